@@ -1,0 +1,1 @@
+"""What every Parrot service stands on: settings, errors, telemetry, RPC, value streams, life cycle."""

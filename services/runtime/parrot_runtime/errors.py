@@ -1,0 +1,146 @@
+"""The table of errors: from a stable slug to a gRPC status and an HTTP status.
+
+Services raise `Fault` with a `Kind` of this table and the ids it concerns. Between processes a
+fault travels as a `common.v1.Failure`; the gateway answers with it as problem+json. What happens
+to a call (rather than to a request) has a kind too: it is recorded with the call and its outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from parrot_proto.common.v1 import common_pb2
+from parrot_runtime import limits
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of failure: its slug, its statuses, its title, and whether the same may succeed later."""
+
+    type: str
+    http: int
+    grpc: grpc.StatusCode
+    title: str
+    may_retry: bool = False
+
+
+_S = grpc.StatusCode
+
+# A request that is wrong as it stands.
+INVALID_REQUEST = Kind("invalid_request", 400, _S.INVALID_ARGUMENT, "The request is not valid")
+INVALID_TEXT = Kind("invalid_text", 400, _S.INVALID_ARGUMENT, "A text is not valid Unicode")
+INVALID_TEMPLATE = Kind("invalid_template", 400, _S.INVALID_ARGUMENT, "A prompt template is not valid")
+PLACEHOLDER_MISMATCH = Kind(
+    "placeholder_mismatch", 400, _S.INVALID_ARGUMENT, "Template and placeholders do not agree"
+)
+INVALID_SAMPLING = Kind("invalid_sampling", 400, _S.INVALID_ARGUMENT, "A sampling setting is out of range")
+UNKNOWN_MODEL = Kind("unknown_model", 400, _S.INVALID_ARGUMENT, "No engine serves this model")
+CYCLIC_GRAPH = Kind("cyclic_graph", 400, _S.INVALID_ARGUMENT, "Calls wait for one another")
+UNPRODUCED_VARIABLE = Kind("unproduced_variable", 400, _S.INVALID_ARGUMENT, "An input has no producer")
+TOO_LARGE = Kind("too_large", 413, _S.RESOURCE_EXHAUSTED, "A size limit is exceeded")
+# A request that is at odds with what is there.
+NOT_FOUND = Kind("not_found", 404, _S.NOT_FOUND, "There is no such thing")
+METHOD_NOT_ALLOWED = Kind("method_not_allowed", 405, _S.UNIMPLEMENTED, "The method is not allowed here")
+DUPLICATE_PRODUCER = Kind("duplicate_producer", 409, _S.ALREADY_EXISTS, "A variable has two producers")
+VARIABLE_ALREADY_SET = Kind("variable_already_set", 409, _S.ALREADY_EXISTS, "A variable is set once")
+SESSION_ENDED = Kind("session_ended", 409, _S.FAILED_PRECONDITION, "The session has ended")
+# The system's own trouble.
+UNAVAILABLE = Kind(
+    "unavailable", 503, _S.UNAVAILABLE, "A part of the system can't be reached", may_retry=True
+)
+INTERNAL = Kind("internal", 500, _S.INTERNAL, "An unexpected error; the log has it")
+# What becomes of a call that was accepted.
+PROMPT_TOO_LONG = Kind(
+    "prompt_too_long", 422, _S.FAILED_PRECONDITION, "The prompt exceeds the model's window"
+)
+EMPTY_PROMPT = Kind("empty_prompt", 422, _S.FAILED_PRECONDITION, "There is nothing to generate from")
+TRANSFORM_FAILED = Kind("transform_failed", 422, _S.FAILED_PRECONDITION, "A transform does not apply")
+UPSTREAM_FAILED = Kind("upstream_failed", 424, _S.FAILED_PRECONDITION, "A call it depends on failed")
+CANCELLED = Kind("cancelled", 409, _S.CANCELLED, "It was cancelled")
+DEADLINE_EXCEEDED = Kind(
+    "deadline_exceeded", 504, _S.DEADLINE_EXCEEDED, "Its deadline passed", may_retry=True
+)
+NO_ENGINE = Kind("no_engine", 503, _S.UNAVAILABLE, "No engine came in time", may_retry=True)
+ENGINE_LOST = Kind("engine_lost", 503, _S.UNAVAILABLE, "The engine died", may_retry=True)
+ENGINE_ERROR = Kind("engine_error", 502, _S.INTERNAL, "The engine could not run it", may_retry=True)
+INTERRUPTED = Kind("interrupted", 503, _S.UNAVAILABLE, "The system stopped meanwhile", may_retry=True)
+VALUE_UNAVAILABLE = Kind(
+    "value_unavailable", 503, _S.UNAVAILABLE, "An input's value is not on the bus", may_retry=True
+)
+
+KINDS: Final[dict[str, Kind]] = {
+    kind.type: kind for kind in list(globals().values()) if isinstance(kind, Kind)
+}
+
+
+class Fault(Exception):
+    """A failure with its kind and the ids it concerns.
+
+    `message` says what happened and how to mend it; it never carries prompt or value text, and is
+    cut at `limits.ERROR_TEXT_BYTES`.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        field: str = "",
+        session_id: str = "",
+        call_id: str = "",
+        variable_id: str = "",
+        cause_type: str = "",
+        cause_call_id: str = "",
+        retry_after_ms: int = 0,
+    ) -> None:
+        self.kind = kind
+        self.message = clip(message)
+        self.field = field
+        self.session_id = session_id
+        self.call_id = call_id
+        self.variable_id = variable_id
+        self.cause_type = cause_type
+        self.cause_call_id = cause_call_id
+        self.retry_after_ms = retry_after_ms
+        super().__init__(f"{kind.type}: {self.message}")
+
+    def to_failure(self) -> common_pb2.Failure:
+        """The fault as it travels between processes."""
+        return common_pb2.Failure(
+            type=self.kind.type,
+            message=self.message,
+            field=self.field,
+            session_id=self.session_id,
+            call_id=self.call_id,
+            variable_id=self.variable_id,
+            may_retry=self.kind.may_retry,
+            cause_type=self.cause_type,
+            cause_call_id=self.cause_call_id,
+            retry_after_ms=self.retry_after_ms,
+        )
+
+    @classmethod
+    def from_failure(cls, failure: common_pb2.Failure) -> Fault:
+        """The fault a `Failure` describes; an unknown type (of a newer peer) becomes `internal`."""
+        return cls(
+            KINDS.get(failure.type, INTERNAL),
+            failure.message,
+            field=failure.field,
+            session_id=failure.session_id,
+            call_id=failure.call_id,
+            variable_id=failure.variable_id,
+            cause_type=failure.cause_type,
+            cause_call_id=failure.cause_call_id,
+            retry_after_ms=failure.retry_after_ms,
+        )
+
+
+def clip(message: str, limit_bytes: int = limits.ERROR_TEXT_BYTES) -> str:
+    """`message` as valid Unicode of at most `limit_bytes` of UTF-8, NUL shown as U+2400."""
+    data = message.replace("\0", "\u2400").encode(errors="replace")
+    if len(data) <= limit_bytes:
+        return data.decode()
+    return data[: limit_bytes - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,92 @@
+"""How a service process lives: it starts, says so, serves until told to stop, and stops in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+import structlog
+import uvloop
+
+from parrot_runtime import telemetry
+from parrot_runtime.errors import Fault
+from parrot_runtime.settings import ServiceSettings
+
+log = structlog.get_logger()
+
+
+class Stop:
+    """Set by the first SIGTERM or SIGINT. A second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Asks the service to stop."""
+        self._event.set()
+
+    def is_set(self) -> bool:
+        """Whether the service was asked to stop."""
+        return self._event.is_set()
+
+    async def wait(self) -> None:
+        """Returns when the service is asked to stop."""
+        await self._event.wait()
+
+
+def run_service(
+    service: str,
+    settings: ServiceSettings,
+    main: Callable[[Stop], Awaitable[None]],
+    *,
+    instance: str = "",
+) -> None:
+    """Runs `main` until it returns, and exits: 0, or 1 with one line that says why it could not go on.
+
+    `main` starts everything, waits for the `Stop` it is given, and undoes what it started.
+    """
+    telemetry.setup_logging(settings, service)
+    telemetry.setup_tracing(settings, service, instance)
+    try:
+        uvloop.run(_supervised(main))
+    except Fault as fault:
+        _exit_with(service, fault.message)
+    except BaseExceptionGroup as group:
+        faults = group.subgroup(Fault)
+        if faults is None:
+            raise
+        _exit_with(service, "; ".join(_messages(faults)))
+    finally:
+        telemetry.shutdown_tracing()
+
+
+def _exit_with(service: str, message: str) -> None:
+    log.error("stopped", reason=message)
+    sys.stderr.write(f"parrot-{service}: {message}\n")
+    raise SystemExit(1)
+
+
+def _messages(group: BaseExceptionGroup[Fault]) -> list[str]:
+    found: list[str] = []
+    for error in group.exceptions:
+        found += _messages(error) if isinstance(error, BaseExceptionGroup) else [error.message]
+    return found
+
+
+async def _supervised(main: Callable[[Stop], Awaitable[None]]) -> None:
+    stop = Stop()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            sys.stderr.write("stopped at once, at the second signal\n")
+            sys.stderr.flush()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await main(stop)

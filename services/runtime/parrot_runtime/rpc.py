@@ -1,0 +1,133 @@
+"""gRPC as every service uses it: message sizes, faults and trace context in metadata, waiting for a peer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NoReturn
+
+import grpc
+import structlog
+from grpc import aio
+from opentelemetry import context as otel_context
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+from parrot_proto.common.v1 import common_pb2
+from parrot_runtime import errors, limits, telemetry
+from parrot_runtime.errors import Fault
+
+FAILURE_KEY: Final = "parrot-failure-bin"
+
+OPTIONS: Final[list[tuple[str, int]]] = [
+    ("grpc.max_receive_message_length", limits.RPC_BYTES),
+    ("grpc.max_send_message_length", limits.RPC_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.so_reuseport", 0),
+]
+
+log = structlog.get_logger()
+
+
+def channel(address: str) -> aio.Channel:
+    """A channel to `address` (`host:port`) that reconnects by itself."""
+    return aio.insecure_channel(address, options=OPTIONS)
+
+
+def server() -> aio.Server:
+    """A server whose handlers may raise `Fault`, and continue the caller's trace."""
+    return aio.server(options=OPTIONS, interceptors=[_FaultInterceptor()])
+
+
+def outgoing_metadata() -> list[tuple[str, str]]:
+    """Metadata that carries the current trace context."""
+    return list(telemetry.inject().items())
+
+
+def fault_of(error: aio.AioRpcError, peer: str) -> Fault:
+    """The fault behind an RPC's error; `unavailable` or `internal` when the peer sent none."""
+    metadata: Any = error.trailing_metadata() or ()
+    for key, value in metadata:
+        if key == FAILURE_KEY and isinstance(value, bytes):
+            return Fault.from_failure(common_pb2.Failure.FromString(value))
+    if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}:
+        return Fault(errors.UNAVAILABLE, f"the {peer} can't be reached; try again", retry_after_ms=1000)
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Fault(errors.UNAVAILABLE, f"the {peer} did not answer in time; try again", retry_after_ms=1000)
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return Fault(errors.TOO_LARGE, f"a message exceeds {limits.RPC_BYTES:,} bytes")
+    return Fault(errors.INTERNAL, f"the {peer} answered {error.code().name}")
+
+
+async def wait_ready(channel: aio.Channel, address: str, peer: str, timeout_s: float) -> None:
+    """Returns once the peer can be reached.
+
+    Raises:
+        Fault: `unavailable`, when it can't within `timeout_s`.
+    """
+    try:
+        await asyncio.wait_for(channel.channel_ready(), timeout_s)
+    except TimeoutError:
+        raise Fault(
+            errors.UNAVAILABLE, f"no {peer} answers at {address}, waited {timeout_s:g} s; is it running?"
+        ) from None
+
+
+class _FaultInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Turns a handler's `Fault` into a status with the failure attached, and makes its span."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler: Any = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or handler.unary_unary is None or method.startswith("/grpc."):
+            return handler
+        inner = handler.unary_unary
+
+        async def guarded(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
+            metadata = {
+                key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)
+            }
+            token = otel_context.attach(telemetry.extract(metadata))
+            try:
+                with telemetry.tracer().start_as_current_span(
+                    method.rpartition("/")[2], kind=SpanKind.SERVER, set_status_on_exception=False
+                ) as span:
+                    try:
+                        return await inner(request, context)
+                    except Fault as fault:
+                        span.set_status(Status(StatusCode.ERROR, fault.kind.type))
+                        return await _abort(context, fault)
+                    except (asyncio.CancelledError, aio.AbortError):
+                        raise
+                    except Exception:
+                        log.exception("rpc failed", method=method)
+                        span.set_status(Status(StatusCode.ERROR, "internal"))
+                        return await _abort(
+                            context, Fault(errors.INTERNAL, "an unexpected error; the service's log has it")
+                        )
+            finally:
+                otel_context.detach(token)
+
+        return grpc.unary_unary_rpc_method_handler(
+            guarded,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+async def _abort(context: aio.ServicerContext[Any, Any], fault: Fault) -> NoReturn:
+    await context.abort(
+        fault.kind.grpc,
+        fault.kind.type,
+        trailing_metadata=((FAILURE_KEY, fault.to_failure().SerializeToString()),),
+    )
+    raise AssertionError("abort returns never")

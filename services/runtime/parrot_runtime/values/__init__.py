@@ -1,0 +1,1 @@
+"""Variable values on the bus: who writes them, who reads them, and where."""

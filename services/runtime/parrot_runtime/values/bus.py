@@ -1,0 +1,169 @@
+"""The connection to NATS, and the two streams values live in."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import nats
+import nats.errors
+import structlog
+from nats.js import JetStreamContext, api
+from nats.js.errors import BadRequestError, NotFoundError
+
+from parrot_runtime import errors
+from parrot_runtime.errors import Fault
+from parrot_runtime.values import subjects
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nats.aio.client import Client
+
+OLDEST_SERVER: Final = (2, 12)
+DELTA_AGE_S: Final = 600
+FINAL_AGE_S: Final = 3600
+DEDUPE_S: Final = 120
+PENDING_BYTES: Final = 64 << 20
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Bus:
+    """A connection and its JetStream context."""
+
+    client: Client
+    js: JetStreamContext
+
+
+@asynccontextmanager
+async def connected(url: str, name: str, timeout_s: float) -> AsyncIterator[Bus]:
+    """A bus whose streams exist. Reconnects by itself for as long as it is open.
+
+    Raises:
+        Fault: `unavailable`, when no suitable server answers within `timeout_s`: none there, too
+            old (before 2.12 NATS silently ignores what we rely on), or without JetStream.
+    """
+    client = await _connect(url, name, timeout_s)
+    try:
+        check_version(str(client.connected_server_version), url)
+        bus = Bus(client, client.jetstream(timeout=5))
+        await _ensure_streams(bus, url)
+        yield bus
+    finally:
+        await _close(client)
+
+
+def check_version(version: str, url: str) -> None:
+    """Refuses a server that is too old.
+
+    Raises:
+        Fault: `unavailable`, naming the version and what is needed.
+    """
+    match = re.match(r"(\d+)\.(\d+)", version)
+    found = (int(match[1]), int(match[2])) if match else (0, 0)
+    if found < OLDEST_SERVER:
+        oldest = ".".join(map(str, OLDEST_SERVER))
+        raise Fault(
+            errors.UNAVAILABLE,
+            f"the NATS server at {url} is version {version or 'unknown'}; Parrot needs {oldest} or newer, "
+            "because older ones silently ignore the features it relies on",
+        )
+
+
+async def _connect(url: str, name: str, timeout_s: float) -> Client:
+    async def on_error(error: Exception) -> None:
+        log.warning("nats", error=repr(error))
+
+    async def on_disconnect() -> None:
+        log.warning("nats disconnected", url=url)
+
+    async def on_reconnect() -> None:
+        log.info("nats reconnected", url=url)
+
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            client = await nats.connect(
+                url,
+                name=name,
+                connect_timeout=2,
+                allow_reconnect=True,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.2,
+                pending_size=PENDING_BYTES,
+                error_cb=on_error,
+                disconnected_cb=on_disconnect,
+                reconnected_cb=on_reconnect,
+            )
+        except (OSError, nats.errors.Error, TimeoutError) as error:
+            if time.monotonic() >= deadline:
+                raise Fault(
+                    errors.UNAVAILABLE,
+                    f"no NATS server answers at {url}, waited {timeout_s:g} s ({error!r}); is it running?",
+                ) from None
+            await asyncio.sleep(0.2)
+        else:
+            return client
+
+
+async def _close(client: Client) -> None:
+    if client.is_connected:
+        try:
+            await asyncio.wait_for(client.drain(), 2)
+        except (nats.errors.Error, TimeoutError):
+            log.warning("nats not drained")
+    if not client.is_closed:
+        await client.close()
+
+
+async def _ensure_streams(bus: Bus, url: str) -> None:
+    for config in _configs():
+        try:
+            await _ensure_stream(bus.js, config)
+        except (nats.errors.Error, TimeoutError) as error:
+            raise Fault(
+                errors.UNAVAILABLE,
+                f"the NATS server at {url} can't keep the stream {config.name} ({error}); "
+                "is JetStream turned on (nats-server -js)?",
+            ) from None
+
+
+async def _ensure_stream(js: JetStreamContext, config: api.StreamConfig) -> None:
+    try:
+        await js.add_stream(config)
+    except BadRequestError:
+        await js.update_stream(config)
+    except NotFoundError as error:
+        raise nats.errors.Error(f"JetStream is off: {error}") from None
+
+
+def _configs() -> list[api.StreamConfig]:
+    def republish(root: str) -> api.RePublish:
+        return api.RePublish(src=f"{root}.>", dest=f"{subjects.LIVE_ROOT}.{root}.>")
+
+    deltas = api.StreamConfig(
+        name=subjects.DELTA_STREAM,
+        subjects=[f"{subjects.DELTA_ROOT}.>"],
+        storage=api.StorageType.FILE,
+        max_age=DELTA_AGE_S,
+        duplicate_window=1,
+        allow_direct=True,
+        republish=republish(subjects.DELTA_ROOT),
+    )
+    finals = api.StreamConfig(
+        name=subjects.FINAL_STREAM,
+        subjects=[f"{subjects.FINAL_ROOT}.>"],
+        storage=api.StorageType.FILE,
+        max_age=FINAL_AGE_S,
+        max_msgs_per_subject=1,
+        duplicate_window=DEDUPE_S,
+        allow_direct=True,
+        republish=republish(subjects.FINAL_ROOT),
+    )
+    return [deltas, finals]
