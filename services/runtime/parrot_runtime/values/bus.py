@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -29,6 +28,7 @@ DELTA_AGE_S: Final = 600
 FINAL_AGE_S: Final = 3600
 DEDUPE_S: Final = 120
 PENDING_BYTES: Final = 64 << 20
+RECONNECT_S: Final = 0.2
 
 log = structlog.get_logger()
 
@@ -51,7 +51,8 @@ async def connected(url: str, name: str, timeout_s: float) -> AsyncIterator[Bus]
     """
     client = await _connect(url, name, timeout_s)
     try:
-        check_version(str(client.connected_server_version), url)
+        found = client.connected_server_version
+        check_version(f"{found.major}.{found.minor}.{found.patch}", url)
         bus = Bus(client, client.jetstream(timeout=5))
         await _ensure_streams(bus, url)
         yield bus
@@ -65,7 +66,7 @@ def check_version(version: str, url: str) -> None:
     Raises:
         Fault: `unavailable`, naming the version and what is needed.
     """
-    match = re.match(r"(\d+)\.(\d+)", version)
+    match = re.match(r"(\d+)\.(\d+)\.", version)
     found = (int(match[1]), int(match[2])) if match else (0, 0)
     if found < OLDEST_SERVER:
         oldest = ".".join(map(str, OLDEST_SERVER))
@@ -78,7 +79,8 @@ def check_version(version: str, url: str) -> None:
 
 async def _connect(url: str, name: str, timeout_s: float) -> Client:
     async def on_error(error: Exception) -> None:
-        log.warning("nats", error=repr(error))
+        # While the server is away this comes with every try; the loss itself is logged once below.
+        log.debug("nats", error=repr(error))
 
     async def on_disconnect() -> None:
         log.warning("nats disconnected", url=url)
@@ -86,30 +88,24 @@ async def _connect(url: str, name: str, timeout_s: float) -> Client:
     async def on_reconnect() -> None:
         log.info("nats reconnected", url=url)
 
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            client = await nats.connect(
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await nats.connect(
                 url,
                 name=name,
                 connect_timeout=2,
-                allow_reconnect=True,
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=0.2,
+                reconnect_time_wait=RECONNECT_S,
                 pending_size=PENDING_BYTES,
                 error_cb=on_error,
                 disconnected_cb=on_disconnect,
                 reconnected_cb=on_reconnect,
             )
-        except (OSError, nats.errors.Error, TimeoutError) as error:
-            if time.monotonic() >= deadline:
-                raise Fault(
-                    errors.UNAVAILABLE,
-                    f"no NATS server answers at {url}, waited {timeout_s:g} s ({error!r}); is it running?",
-                ) from None
-            await asyncio.sleep(0.2)
-        else:
-            return client
+    except TimeoutError:
+        reason = f"waited {timeout_s:g} s"
+    except (OSError, nats.errors.Error) as error:
+        reason = str(error)
+    raise Fault(errors.UNAVAILABLE, f"no NATS server answers at {url} ({reason}); is it running?")
 
 
 async def _close(client: Client) -> None:
