@@ -1,0 +1,1 @@
+"""Measurements of the real system; README.md lists them."""
