@@ -10,65 +10,58 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import grpc
-
 from parrot_proto.common.v1 import common_pb2
 from parrot_runtime import limits
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of failure: its slug, its statuses, its title, and whether the same may succeed later."""
+    """One kind of failure: its slug, its statuses, its title, and whether the same may succeed later.
+
+    `grpc` is the name of a `grpc.StatusCode`: the manager's core knows errors, but no RPC library.
+    """
 
     type: str
     http: int
-    grpc: grpc.StatusCode
+    grpc: str
     title: str
     may_retry: bool = False
 
 
-_S = grpc.StatusCode
-
 # A request that is wrong as it stands.
-INVALID_REQUEST = Kind("invalid_request", 400, _S.INVALID_ARGUMENT, "The request is not valid")
-INVALID_TEXT = Kind("invalid_text", 400, _S.INVALID_ARGUMENT, "A text is not valid Unicode")
-INVALID_TEMPLATE = Kind("invalid_template", 400, _S.INVALID_ARGUMENT, "A prompt template is not valid")
+INVALID_REQUEST = Kind("invalid_request", 400, "INVALID_ARGUMENT", "The request is not valid")
+INVALID_TEXT = Kind("invalid_text", 400, "INVALID_ARGUMENT", "A text is not valid Unicode")
+INVALID_TEMPLATE = Kind("invalid_template", 400, "INVALID_ARGUMENT", "A prompt template is not valid")
 PLACEHOLDER_MISMATCH = Kind(
-    "placeholder_mismatch", 400, _S.INVALID_ARGUMENT, "Template and placeholders do not agree"
+    "placeholder_mismatch", 400, "INVALID_ARGUMENT", "Template and placeholders do not agree"
 )
-INVALID_SAMPLING = Kind("invalid_sampling", 400, _S.INVALID_ARGUMENT, "A sampling setting is out of range")
-UNKNOWN_MODEL = Kind("unknown_model", 400, _S.INVALID_ARGUMENT, "No engine serves this model")
-CYCLIC_GRAPH = Kind("cyclic_graph", 400, _S.INVALID_ARGUMENT, "Calls wait for one another")
-UNPRODUCED_VARIABLE = Kind("unproduced_variable", 400, _S.INVALID_ARGUMENT, "An input has no producer")
-TOO_LARGE = Kind("too_large", 413, _S.RESOURCE_EXHAUSTED, "A size limit is exceeded")
+INVALID_SAMPLING = Kind("invalid_sampling", 400, "INVALID_ARGUMENT", "A sampling setting is out of range")
+UNKNOWN_MODEL = Kind("unknown_model", 400, "INVALID_ARGUMENT", "No engine serves this model")
+CYCLIC_GRAPH = Kind("cyclic_graph", 400, "INVALID_ARGUMENT", "Calls wait for one another")
+UNPRODUCED_VARIABLE = Kind("unproduced_variable", 400, "INVALID_ARGUMENT", "An input has no producer")
+TOO_LARGE = Kind("too_large", 413, "RESOURCE_EXHAUSTED", "A size limit is exceeded")
 # A request that is at odds with what is there.
-NOT_FOUND = Kind("not_found", 404, _S.NOT_FOUND, "There is no such thing")
-METHOD_NOT_ALLOWED = Kind("method_not_allowed", 405, _S.UNIMPLEMENTED, "The method is not allowed here")
-DUPLICATE_PRODUCER = Kind("duplicate_producer", 409, _S.ALREADY_EXISTS, "A variable has two producers")
-VARIABLE_ALREADY_SET = Kind("variable_already_set", 409, _S.ALREADY_EXISTS, "A variable is set once")
-SESSION_ENDED = Kind("session_ended", 409, _S.FAILED_PRECONDITION, "The session has ended")
+NOT_FOUND = Kind("not_found", 404, "NOT_FOUND", "There is no such thing")
+METHOD_NOT_ALLOWED = Kind("method_not_allowed", 405, "UNIMPLEMENTED", "The method is not allowed here")
+DUPLICATE_PRODUCER = Kind("duplicate_producer", 409, "ALREADY_EXISTS", "A variable has two producers")
+VARIABLE_ALREADY_SET = Kind("variable_already_set", 409, "ALREADY_EXISTS", "A variable is set once")
+SESSION_ENDED = Kind("session_ended", 409, "FAILED_PRECONDITION", "The session has ended")
 # The system's own trouble.
-UNAVAILABLE = Kind(
-    "unavailable", 503, _S.UNAVAILABLE, "A part of the system can't be reached", may_retry=True
-)
-INTERNAL = Kind("internal", 500, _S.INTERNAL, "An unexpected error; the log has it")
+UNAVAILABLE = Kind("unavailable", 503, "UNAVAILABLE", "A part of the system can't be reached", may_retry=True)
+INTERNAL = Kind("internal", 500, "INTERNAL", "An unexpected error; the log has it")
 # What becomes of a call that was accepted.
-PROMPT_TOO_LONG = Kind(
-    "prompt_too_long", 422, _S.FAILED_PRECONDITION, "The prompt exceeds the model's window"
-)
-EMPTY_PROMPT = Kind("empty_prompt", 422, _S.FAILED_PRECONDITION, "There is nothing to generate from")
-TRANSFORM_FAILED = Kind("transform_failed", 422, _S.FAILED_PRECONDITION, "A transform does not apply")
-UPSTREAM_FAILED = Kind("upstream_failed", 424, _S.FAILED_PRECONDITION, "A call it depends on failed")
-CANCELLED = Kind("cancelled", 409, _S.CANCELLED, "It was cancelled")
-DEADLINE_EXCEEDED = Kind(
-    "deadline_exceeded", 504, _S.DEADLINE_EXCEEDED, "Its deadline passed", may_retry=True
-)
-NO_ENGINE = Kind("no_engine", 503, _S.UNAVAILABLE, "No engine came in time", may_retry=True)
-ENGINE_LOST = Kind("engine_lost", 503, _S.UNAVAILABLE, "The engine died", may_retry=True)
-ENGINE_ERROR = Kind("engine_error", 502, _S.INTERNAL, "The engine could not run it", may_retry=True)
-INTERRUPTED = Kind("interrupted", 503, _S.UNAVAILABLE, "The system stopped meanwhile", may_retry=True)
+PROMPT_TOO_LONG = Kind("prompt_too_long", 422, "FAILED_PRECONDITION", "The prompt exceeds the model's window")
+EMPTY_PROMPT = Kind("empty_prompt", 422, "FAILED_PRECONDITION", "There is nothing to generate from")
+TRANSFORM_FAILED = Kind("transform_failed", 422, "FAILED_PRECONDITION", "A transform does not apply")
+UPSTREAM_FAILED = Kind("upstream_failed", 424, "FAILED_PRECONDITION", "A call it depends on failed")
+CANCELLED = Kind("cancelled", 409, "CANCELLED", "It was cancelled")
+DEADLINE_EXCEEDED = Kind("deadline_exceeded", 504, "DEADLINE_EXCEEDED", "Its deadline passed", may_retry=True)
+NO_ENGINE = Kind("no_engine", 503, "UNAVAILABLE", "No engine came in time", may_retry=True)
+ENGINE_LOST = Kind("engine_lost", 503, "UNAVAILABLE", "The engine died", may_retry=True)
+ENGINE_ERROR = Kind("engine_error", 502, "INTERNAL", "The engine could not run it", may_retry=True)
+INTERRUPTED = Kind("interrupted", 503, "UNAVAILABLE", "The system stopped meanwhile", may_retry=True)
 VALUE_UNAVAILABLE = Kind(
-    "value_unavailable", 503, _S.UNAVAILABLE, "An input's value is not on the bus", may_retry=True
+    "value_unavailable", 503, "UNAVAILABLE", "An input's value is not on the bus", may_retry=True
 )
 
 KINDS: Final[dict[str, Kind]] = {

@@ -126,7 +126,7 @@ class _FaultInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
 
 async def _abort(context: aio.ServicerContext[Any, Any], fault: Fault) -> NoReturn:
     await context.abort(
-        fault.kind.grpc,
+        grpc.StatusCode[fault.kind.grpc],
         fault.kind.type,
         trailing_metadata=((FAILURE_KEY, fault.to_failure().SerializeToString()),),
     )

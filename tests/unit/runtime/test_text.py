@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,3 +76,4 @@ def test_every_kind_has_a_slug_of_its_own_and_no_users_mistake_is_a_500() -> Non
     kinds = [value for value in vars(errors).values() if isinstance(value, errors.Kind)]
     assert len({kind.type for kind in kinds}) == len(kinds) == len(errors.KINDS)
     assert [kind.type for kind in kinds if kind.http == 500] == ["internal"]
+    assert all(kind.grpc in grpc.StatusCode.__members__ for kind in kinds)
