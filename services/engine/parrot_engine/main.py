@@ -1,0 +1,162 @@
+"""`parrot-engine`: serves one model."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+
+from parrot_engine.backends.base import Backend, BackendError
+from parrot_engine.execution import Tools
+from parrot_engine.programs import Programs
+from parrot_engine.servicer.control import GOODBYE_S, ControlStream
+from parrot_engine.servicer.outbox import Outbox
+from parrot_engine.settings import EngineSettings
+from parrot_proto.engine.v1 import engine_pb2
+from parrot_runtime import errors, rpc
+from parrot_runtime.errors import Fault
+from parrot_runtime.lifecycle import Stop, run_service
+from parrot_runtime.values.bus import connected
+from parrot_runtime.values.finals import Finals
+from parrot_runtime.values.writer import DeltaWriter
+
+log = structlog.get_logger()
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The `parrot-engine` command."""
+    settings = EngineSettings.load(argv)
+
+    async def serve_until(stop: Stop) -> None:
+        await serve(settings, make_backend(settings), stop)
+
+    run_service("engine", settings, serve_until, instance=settings.engine_id)
+
+
+def make_backend(settings: EngineSettings) -> Backend:
+    """The backend the settings ask for, not started yet."""
+    if settings.backend == "sim":
+        from parrot_engine.backends.sim import SimBackend, SimOptions
+
+        return SimBackend(
+            SimOptions(
+                model=settings.model_name or "sim",
+                capacity=settings.capacity or 64,
+                context_window_tokens=settings.context_window_tokens or 32_768,
+                kv_tokens=settings.sim_kv_tokens,
+                step_ms=settings.sim_step_ms,
+                prefill_tokens_per_s=settings.sim_prefill_tokens_per_s,
+                seed=settings.sim_seed,
+            )
+        )
+    from parrot_engine.backends.vllm import VllmBackend, VllmOptions
+
+    return VllmBackend(
+        VllmOptions(
+            model=settings.model,
+            model_name=settings.model_name,
+            cache_dir=settings.cache_dir,
+            dtype=settings.dtype,
+            capacity=settings.capacity or 8,
+            context_window_tokens=settings.context_window_tokens,
+            kv_cache_bytes=settings.kv_cache_mib << 20,
+            step_tokens=settings.step_tokens,
+            threads=settings.threads,
+        )
+    )
+
+
+async def serve(settings: EngineSettings, backend: Backend, stop: Stop) -> None:
+    """Starts the backend, attaches, and serves until told to stop or the backend dies.
+
+    Raises:
+        Fault: a peer can't be reached, the model can't be loaded, or the backend died.
+    """
+    begun = asyncio.Event()
+    serving = asyncio.create_task(_serve(settings, backend, stop, begun), name="serve")
+    stopping = asyncio.create_task(stop.wait(), name="stop-wait")
+    try:
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if begun.is_set():
+            await asyncio.wait((serving,))
+    finally:
+        # Before it has begun nothing runs that would have to finish: no peer and no model is waited for.
+        for task in (serving, stopping):
+            task.cancel()
+        await asyncio.gather(serving, stopping, return_exceptions=True)
+    if not serving.cancelled():
+        serving.result()
+
+
+async def _serve(settings: EngineSettings, backend: Backend, stop: Stop, begun: asyncio.Event) -> None:
+    engine_id, timeout_s = settings.engine_id, settings.connect_timeout_s
+    async with (
+        connected(settings.nats_url, engine_id, timeout_s) as bus,
+        rpc.channel(settings.manager_address) as channel,
+        DeltaWriter(bus, engine_id) as writer,
+    ):
+        if stop.is_set():
+            # The NATS client takes a cancellation that comes while it connects for an answer.
+            return
+        await rpc.wait_ready(channel, settings.manager_address, "manager", timeout_s)
+        try:
+            await _start(backend)
+            begun.set()
+            outbox = Outbox()
+            programs = Programs(Tools(engine_id, backend, Finals(bus), writer, outbox.put))
+            control = ControlStream(channel, engine_id, backend, programs, outbox)
+            await Engine(control, programs, outbox, backend).run(stop, settings.drain_s)
+        finally:
+            await backend.stop()
+
+
+async def _start(backend: Backend) -> None:
+    try:
+        await backend.start()
+    except BackendError as error:
+        raise Fault(errors.ENGINE_ERROR, str(error)) from error
+    info = backend.info
+    log.info(
+        "engine ready", model=info.model, window_tokens=info.context_window_tokens, capacity=info.capacity
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A backend that is attached to a manager."""
+
+    control: ControlStream
+    programs: Programs
+    outbox: Outbox
+    backend: Backend
+
+    async def run(self, stop: Stop, drain_s: float) -> None:
+        """Serves until told to stop, and then until what runs has ended, `drain_s` at most.
+
+        Raises:
+            Fault: `engine_lost`, when the backend died; or what the manager refuses the engine with.
+        """
+        attached = asyncio.create_task(self.control.run(), name="control")
+        dying = asyncio.create_task(self.backend.wait_dead(), name="backend-death")
+        draining = asyncio.create_task(self._drain(stop, drain_s), name="drain")
+        try:
+            await asyncio.wait((attached, dying, draining), return_when=asyncio.FIRST_COMPLETED)
+            if draining.done():
+                await asyncio.wait((attached, dying), timeout=GOODBYE_S, return_when=asyncio.FIRST_COMPLETED)
+            if dying.done():
+                raise Fault(errors.ENGINE_LOST, f"the backend died: {dying.result()}")
+            if attached.done():
+                attached.result()
+        finally:
+            for task in (attached, dying, draining):
+                task.cancel()
+            await asyncio.gather(attached, dying, draining, return_exceptions=True)
+            await self.programs.abandon()
+
+    async def _drain(self, stop: Stop, drain_s: float) -> None:
+        await stop.wait()
+        log.info("draining", running=self.programs.running, waiting=self.programs.waiting, drain_s=drain_s)
+        self.outbox.put(engine_pb2.AttachRequest(draining=engine_pb2.Draining()))
+        await self.programs.drain(drain_s)
+        self.outbox.close()

@@ -1,0 +1,1 @@
+"""What computes: one interface, one file an implementation."""

@@ -1,0 +1,193 @@
+"""The programs this engine runs: as many at once as it has capacity for, each reported to its end.
+
+What befalls a program is its own: it is reported as failed, its contexts are freed, and the others
+go on. Only the backend's death ends them all, unreported: the process ends then, and the manager
+learns from that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from parrot_engine.backends.base import BackendDeadError, BackendError
+from parrot_engine.execution import Execution, Tools
+from parrot_proto.engine.v1 import engine_pb2
+from parrot_runtime import errors
+from parrot_runtime.errors import Fault
+
+VERSION: Final = 1
+
+log = structlog.get_logger()
+
+Key = tuple[str, str, int]
+
+
+@dataclass(slots=True)
+class _Running:
+    task: asyncio.Task[engine_pb2.AttachRequest]
+    stopped_by: Fault | None = None
+
+
+def key_of(ref: engine_pb2.AttemptRef) -> Key:
+    """An attempt as something to look it up by."""
+    return ref.session_id, ref.call_id, ref.attempt
+
+
+class Programs:
+    """Starts, cancels and drains programs. Use within one event loop."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._slots = asyncio.Semaphore(tools.backend.info.capacity)
+        self._started = 0
+        self._programs: dict[Key, _Running] = {}
+
+    @property
+    def running(self) -> int:
+        """Programs that have a slot."""
+        return self._started
+
+    @property
+    def waiting(self) -> int:
+        """Programs that wait for one."""
+        return len(self._programs) - self._started
+
+    def attempts(self) -> list[engine_pb2.AttemptRef]:
+        """Every attempt that has not ended."""
+        return [_ref(key) for key in self._programs]
+
+    def start(self, program: engine_pb2.RunProgram) -> None:
+        """Takes a program up; one that is here already goes on as it is."""
+        key = key_of(program.ref)
+        if key in self._programs:
+            log.warning("program sent twice", **_names(program.ref))
+            return
+        task = asyncio.create_task(self._outcome(program, time.time_ns()), name=f"program-{key[0]}/{key[1]}")
+        self._programs[key] = _Running(task)
+        task.add_done_callback(functools.partial(self._ended, key))
+
+    def cancel(self, ref: engine_pb2.AttemptRef, reason: str) -> None:
+        """Stops a program; it is reported as cancelled, also when it is not here (any more)."""
+        log.info("program cancelled", reason=reason, **_names(ref))
+        if key_of(ref) in self._programs:
+            self._stop(key_of(ref), Fault(errors.CANCELLED, reason or "it was cancelled"))
+        else:
+            self._tools.report(_cancelled(ref))
+
+    async def drain(self, grace_s: float) -> None:
+        """Returns when every program has ended; those that take longer than `grace_s` are interrupted."""
+        tasks = [running.task for running in self._programs.values()]
+        if not tasks:
+            return
+        await asyncio.wait(tasks, timeout=grace_s)
+        for key in list(self._programs):
+            self._stop(
+                key,
+                Fault(
+                    errors.INTERRUPTED, f"the engine was stopped and waited {grace_s:g} s; submit it again"
+                ),
+            )
+        await asyncio.wait(tasks)
+
+    async def abandon(self) -> None:
+        """Ends every program and reports none."""
+        tasks = [running.task for running in self._programs.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _stop(self, key: Key, fault: Fault) -> None:
+        running = self._programs[key]
+        running.stopped_by = running.stopped_by or fault
+        running.task.cancel()
+
+    def _ended(self, key: Key, task: asyncio.Task[engine_pb2.AttachRequest]) -> None:
+        running = self._programs.pop(key)
+        ref = _ref(key)
+        if not task.cancelled():
+            if (error := task.exception()) is None:
+                self._tools.report(task.result())
+            else:
+                log.error("program lost with its backend", error=str(error), **_names(ref))
+        elif (fault := running.stopped_by) is not None:
+            self._tools.report(_cancelled(ref) if fault.kind is errors.CANCELLED else _failed(ref, fault))
+
+    async def _outcome(self, program: engine_pb2.RunProgram, arrived_ns: int) -> engine_pb2.AttachRequest:
+        try:
+            return engine_pb2.AttachRequest(done=await self._in_time(program, arrived_ns))
+        except Fault as fault:
+            return _failed(program.ref, fault)
+        except BackendDeadError:
+            raise
+        except BackendError as error:
+            return _failed(program.ref, Fault(errors.ENGINE_ERROR, f"the engine could not run it: {error}"))
+        except Exception:
+            log.exception("program failed", **_names(program.ref))
+            return _failed(
+                program.ref, Fault(errors.ENGINE_ERROR, "an unexpected error; the engine's log has it")
+            )
+
+    async def _in_time(self, program: engine_pb2.RunProgram, arrived_ns: int) -> engine_pb2.AttemptDone:
+        """Waits for a slot and runs the program, both within its deadline.
+
+        Raises:
+            Fault: `deadline_exceeded`, or what the program failed with.
+        """
+        self._check(program)
+        left_s = program.deadline_unix_ms / 1000 - time.time() if program.deadline_unix_ms else None
+        try:
+            async with asyncio.timeout(left_s) as deadline:
+                return await self._in_slot(program, arrived_ns)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise Fault(
+                errors.DEADLINE_EXCEEDED, "its deadline passed on the engine; allow more time or ask for less"
+            ) from None
+
+    async def _in_slot(self, program: engine_pb2.RunProgram, arrived_ns: int) -> engine_pb2.AttemptDone:
+        async with self._slots:
+            self._started += 1
+            try:
+                self._tools.report(
+                    engine_pb2.AttachRequest(started=engine_pb2.AttemptStarted(ref=program.ref))
+                )
+                return await Execution(self._tools, program, arrived_ns).run()
+            finally:
+                self._started -= 1
+
+    def _check(self, program: engine_pb2.RunProgram) -> None:
+        served = self._tools.backend.info.model
+        if program.version != VERSION:
+            raise Fault(
+                errors.ENGINE_ERROR,
+                f"the program is of version {program.version}; this engine knows version {VERSION}",
+            )
+        if program.model not in ("", served):
+            raise Fault(errors.UNKNOWN_MODEL, f"this engine serves {served}, not {program.model}")
+
+
+def _ref(key: Key) -> engine_pb2.AttemptRef:
+    session_id, call_id, attempt = key
+    return engine_pb2.AttemptRef(session_id=session_id, call_id=call_id, attempt=attempt)
+
+
+def _names(ref: engine_pb2.AttemptRef) -> dict[str, object]:
+    return {"session_id": ref.session_id, "call_id": ref.call_id, "attempt": ref.attempt}
+
+
+def _failed(ref: engine_pb2.AttemptRef, fault: Fault) -> engine_pb2.AttachRequest:
+    failure = fault.to_failure()
+    failure.session_id = ref.session_id
+    failure.call_id = ref.call_id
+    return engine_pb2.AttachRequest(failed=engine_pb2.AttemptFailed(ref=ref, failure=failure))
+
+
+def _cancelled(ref: engine_pb2.AttemptRef) -> engine_pb2.AttachRequest:
+    return engine_pb2.AttachRequest(cancelled=engine_pb2.AttemptCancelled(ref=ref))

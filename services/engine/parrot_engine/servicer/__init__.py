@@ -1,0 +1,1 @@
+"""The engine's side of its contracts with other services."""

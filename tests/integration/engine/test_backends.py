@@ -1,0 +1,249 @@
+"""What every backend promises, tried on each."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from uuid import uuid4
+
+import pytest
+
+from parrot_engine.backends.base import Backend, ContextError, Sampling, Step
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = "<|im_start|>user\nName the seas of Europe.<|im_end|>\n<|im_start|>assistant\n"
+
+
+VLLM_MARKS = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture(params=["sim", pytest.param("vllm", marks=VLLM_MARKS)])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    made: Backend = request.getfixturevalue(f"{request.param}_backend")
+    return made
+
+
+def new_id() -> str:
+    return f"test/{uuid4().hex}"
+
+
+async def prompt(backend: Backend, text: str = PROMPT) -> str:
+    context_id = new_id()
+    await backend.fill(backend.tokenizer.encode_template(text), context_id)
+    return context_id
+
+
+async def generate(backend: Backend, context_id: str, sampling: Sampling, parent_id: str = "") -> list[Step]:
+    async with aclosing(backend.generate(sampling, context_id, parent_id)) as steps:
+        return [step async for step in steps]
+
+
+def text_of(steps: list[Step]) -> str:
+    return "".join(step.text for step in steps)
+
+
+def tokens_of(steps: list[Step]) -> list[int]:
+    return [token for step in steps for token in step.token_ids]
+
+
+async def until_idle(backend: Backend) -> None:
+    async with asyncio.timeout(10):
+        while backend.stats().running or backend.stats().waiting:  # noqa: ASYNC110  (it has no event)
+            await asyncio.sleep(0)
+
+
+async def test_only_the_last_step_has_a_reason_and_phases(backend: Backend) -> None:
+    steps = await generate(backend, await prompt(backend), Sampling(max_tokens=12, ignore_eos=True))
+    assert [step.finish_reason for step in steps] == [None] * (len(steps) - 1) + ["length"]
+    phases = steps[-1].phases
+    assert phases is not None
+    assert phases.queue_ms >= 0
+    assert phases.prefill_ms > 0
+    assert phases.decode_ms > 0
+    assert len(tokens_of(steps)) == 12
+
+
+async def test_the_same_prompt_gives_the_same_text(backend: Backend) -> None:
+    sampling = Sampling(max_tokens=24, ignore_eos=True)
+    first = await generate(backend, await prompt(backend), sampling)
+    second = await generate(backend, await prompt(backend), sampling)
+    assert text_of(first) == text_of(second) != ""
+
+
+async def test_a_seed_repeats_what_temperature_draws(backend: Backend) -> None:
+    def drawn(seed: int) -> Sampling:
+        return Sampling(max_tokens=24, temperature=1.0, seed=seed, ignore_eos=True)
+
+    texts = [text_of(await generate(backend, await prompt(backend), drawn(seed))) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+async def test_no_delta_holds_part_of_a_stop_text_and_the_text_ends_before_it(backend: Backend) -> None:
+    sampling = Sampling(max_tokens=24, ignore_eos=True)
+    whole = text_of(await generate(backend, await prompt(backend), sampling))
+    stop = whole[len(whole) // 2 : len(whole) // 2 + 5]
+    stopped = await generate(
+        backend, await prompt(backend), Sampling(max_tokens=24, ignore_eos=True, stop=(stop, "\0never"))
+    )
+    assert stopped[-1].finish_reason == "stop_text"
+    assert text_of(stopped) == whole[: whole.index(stop)]
+
+
+async def test_a_stop_text_before_min_tokens_does_not_count(backend: Backend) -> None:
+    plain = await generate(backend, await prompt(backend), Sampling(max_tokens=20, ignore_eos=True))
+    stop = text_of(plain)[:2]
+    steps = await generate(
+        backend, await prompt(backend), Sampling(max_tokens=20, min_tokens=10, ignore_eos=True, stop=(stop,))
+    )
+    assert len(tokens_of(steps)) > 10
+    assert text_of(steps).startswith(stop)
+
+
+async def test_deltas_are_whole_characters(backend: Backend) -> None:
+    context_id = await prompt(backend, "漢字とかな、😀😃😄 and more 😁😂🤣😅, 港 灯台 🦜🦜🦜🦜")
+    steps = await generate(backend, context_id, Sampling(max_tokens=48, ignore_eos=True))
+    assert "\ufffd" not in text_of(steps)
+    assert all(step.text == step.text.encode().decode() for step in steps)
+
+
+async def test_a_fork_starts_where_its_parent_is_and_leaves_it_alone(backend: Backend) -> None:
+    sampling = Sampling(max_tokens=16, ignore_eos=True)
+    parent = await prompt(backend)
+    suffix = backend.tokenizer.encode_value("Sure: the North Sea,")
+    left, right, plain = new_id(), new_id(), await prompt(backend)
+    await backend.fill(suffix, left, parent)
+    await backend.fill(suffix, plain)
+    results = await asyncio.gather(
+        generate(backend, left, sampling), generate(backend, right, sampling, parent)
+    )
+    assert text_of(results[0]) == text_of(await generate(backend, plain, sampling))
+    assert text_of(results[1]) == text_of(await generate(backend, parent, sampling))
+
+
+async def test_a_context_goes_on_after_its_output_as_if_the_text_had_been_filled(backend: Backend) -> None:
+    plain = "The seas of Europe, from north to south, are"
+    sampling = Sampling(max_tokens=10, ignore_eos=True)
+    context_id = await prompt(backend, plain)
+    first = await generate(backend, context_id, sampling)
+    assert first[-1].context_tokens == first[0].prompt_tokens + 10
+    again = await generate(backend, context_id, sampling)
+    straight = await generate(backend, await prompt(backend, plain), Sampling(max_tokens=20, ignore_eos=True))
+    if backend.info.backend == "vllm":
+        assert text_of(first) + text_of(again) == text_of(straight)
+    assert again[0].prompt_tokens == first[-1].context_tokens
+
+
+async def test_the_token_that_ends_an_output_is_not_in_the_context(backend: Backend) -> None:
+    context_id = await prompt(backend, "<|im_start|>user\nSay yes.<|im_end|>\n<|im_start|>assistant\n")
+    steps = await generate(backend, context_id, Sampling(max_tokens=500))
+    assert steps[-1].finish_reason == "stop"
+    assert tokens_of(steps)[-1] in backend.tokenizer.control_ids
+    assert steps[-1].context_tokens == steps[0].prompt_tokens + len(tokens_of(steps)) - 1
+    assert "<|" not in text_of(steps)
+
+
+async def test_a_prompt_seen_before_is_cached_and_a_new_one_is_not(backend: Backend) -> None:
+    unique = uuid4().hex * 8
+    first = await generate(backend, await prompt(backend, unique), Sampling(max_tokens=1))
+    again = await generate(backend, await prompt(backend, unique), Sampling(max_tokens=1))
+    assert first[0].cached_tokens == 0
+    block = backend.info.block_tokens
+    assert again[0].cached_tokens == (again[0].prompt_tokens - 1) // block * block > 0
+
+
+async def test_closing_an_output_takes_it_out_and_leaves_its_context_as_it_was(backend: Backend) -> None:
+    context_id = await prompt(backend)
+    async with aclosing(backend.generate(Sampling(max_tokens=900, ignore_eos=True), context_id)) as steps:
+        await anext(steps)
+        assert backend.stats().running == 1
+    await until_idle(backend)
+    result = await backend.fill((), context_id)
+    assert result.context_tokens == len(backend.tokenizer.encode_template(PROMPT))
+    await backend.free_context(context_id)
+
+
+async def test_cancelling_the_reader_takes_the_output_out(backend: Backend) -> None:
+    context_id = await prompt(backend)
+    begun = asyncio.Event()
+
+    async def read() -> None:
+        async with aclosing(backend.generate(Sampling(max_tokens=900, ignore_eos=True), context_id)) as steps:
+            async for _ in steps:
+                begun.set()
+
+    reader = asyncio.create_task(read())
+    await begun.wait()
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    await until_idle(backend)
+    await backend.free_context(context_id)
+
+
+async def test_outputs_run_together_and_each_gets_its_own_text(backend: Backend) -> None:
+    sampling = Sampling(max_tokens=8, ignore_eos=True)
+    texts = [f"Item {number}: " for number in range(6)]
+    alone = [text_of(await generate(backend, await prompt(backend, text), sampling)) for text in texts]
+    contexts = [await prompt(backend, text) for text in texts]
+    together = await asyncio.gather(*(generate(backend, context_id, sampling) for context_id in contexts))
+    assert [text_of(steps) for steps in together] == alone
+
+
+async def test_a_context_in_use_can_be_neither_used_nor_forked_nor_freed(backend: Backend) -> None:
+    context_id = await prompt(backend)
+    async with aclosing(backend.generate(Sampling(max_tokens=900, ignore_eos=True), context_id)) as steps:
+        await anext(steps)
+        with pytest.raises(ContextError):
+            await backend.fill([1], context_id)
+        with pytest.raises(ContextError):
+            await backend.fill([1], new_id(), context_id)
+        with pytest.raises(ContextError):
+            await backend.free_context(context_id)
+        with pytest.raises(ContextError):
+            await generate(backend, context_id, Sampling(max_tokens=1))
+    await backend.free_context(context_id)
+
+
+async def test_a_freed_context_is_gone_and_freeing_it_again_does_nothing(backend: Backend) -> None:
+    before = backend.stats().contexts
+    context_id = await prompt(backend)
+    await backend.free_context(context_id)
+    await backend.free_context(context_id)
+    assert backend.stats().contexts == before
+    with pytest.raises(ContextError):
+        await backend.fill([1], new_id(), context_id)
+
+
+async def test_a_parent_is_not_changed_afterwards(backend: Backend) -> None:
+    parent, other, child = await prompt(backend), await prompt(backend), new_id()
+    await backend.fill([65], child, parent)
+    await backend.fill([65], child, parent)
+    with pytest.raises(ContextError):
+        await backend.fill([65], child, other)
+
+
+async def test_a_control_character_in_a_prompt_is_no_trouble(backend: Backend) -> None:
+    context_id = new_id()
+    await backend.fill(backend.tokenizer.encode_value("left\0right\x1b[0m"), context_id)
+    steps = await generate(backend, context_id, Sampling(max_tokens=4, ignore_eos=True))
+    assert steps[-1].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_tokens": 0},
+        {"max_tokens": 4, "min_tokens": 5},
+        {"max_tokens": 1, "temperature": -0.1},
+        {"max_tokens": 1, "top_p": 0.0},
+        {"max_tokens": 1, "stop": ("",)},
+    ],
+)
+def test_a_sampling_out_of_range_is_not_made(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Sampling(**wrong)  # type: ignore[arg-type]
