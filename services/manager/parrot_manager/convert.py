@@ -1,0 +1,131 @@
+"""Between the core's snapshots and the messages of the contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from parrot_manager.core.graph import Graph
+from parrot_manager.core.model import (
+    Call,
+    Edge,
+    Failure,
+    Ref,
+    Session,
+    Timings,
+    Usage,
+    Variable,
+)
+from parrot_proto.common.v1 import common_pb2
+from parrot_proto.engine.v1 import engine_pb2
+from parrot_proto.manager.v1 import manager_pb2
+from parrot_runtime import telemetry
+from parrot_runtime.errors import Fault
+
+
+def to_session(session: Session) -> manager_pb2.Session:
+    """A session as gateways see it."""
+    return manager_pb2.Session(
+        id=session.id,
+        tenant=session.tenant,
+        label=session.label,
+        state=common_pb2.SessionState.ValueType(session.state),
+        created_unix_ms=session.created_ms,
+        deadline_unix_ms=session.deadline_ms,
+        ended_unix_ms=session.ended_ms,
+        trace_id=telemetry.trace_id_of(dict(session.trace)),
+    )
+
+
+def to_call(call: Call) -> manager_pb2.Call:
+    """A call as gateways see it."""
+    return manager_pb2.Call(
+        id=call.id,
+        name=call.name,
+        model=call.model,
+        state=common_pb2.CallState.ValueType(call.state),
+        inputs=_edges(call.inputs),
+        outputs=_edges(call.outputs),
+        failure=to_failure(call.failure),
+        engine_id=call.engine_id,
+        attempt=call.attempt,
+        usage=common_pb2.Usage(
+            prompt_tokens=call.usage.prompt_tokens,
+            cached_tokens=call.usage.cached_tokens,
+            output_tokens=call.usage.output_tokens,
+        ),
+        timings=common_pb2.Timings(
+            queue_ms=call.timings.queue_ms,
+            prefill_ms=call.timings.prefill_ms,
+            decode_ms=call.timings.decode_ms,
+        ),
+        accepted_unix_ms=call.accepted_ms,
+        ready_unix_ms=call.ready_ms,
+        dispatched_unix_ms=call.dispatched_ms,
+        ended_unix_ms=call.ended_ms,
+    )
+
+
+def to_variable(variable: Variable, graph: Graph) -> manager_pb2.Variable:
+    """A variable as gateways see it."""
+    return manager_pb2.Variable(
+        id=variable.id,
+        name=variable.name,
+        state=common_pb2.VariableState.ValueType(variable.state),
+        producer_call_id=variable.producer_call_id,
+        consumer_call_ids=graph.get_consumers(variable.id),
+        size_bytes=variable.size_bytes,
+        failure=to_failure(variable.failure),
+        ready_unix_ms=variable.ready_ms,
+    )
+
+
+def to_failure(failure: Failure | None) -> common_pb2.Failure | None:
+    """A failure as it travels; None stays None."""
+    if failure is None:
+        return None
+    return common_pb2.Failure(
+        type=failure.type,
+        message=failure.message,
+        session_id=failure.session_id,
+        call_id=failure.call_id,
+        variable_id=failure.variable_id,
+        may_retry=failure.may_retry,
+        cause_type=failure.cause_type,
+        cause_call_id=failure.cause_call_id,
+    )
+
+
+def from_failure(message: common_pb2.Failure) -> Failure:
+    """A failure an engine tells: of a type we know, its message clipped and without NUL."""
+    fault = Fault.from_failure(message)
+    return Failure(
+        type=fault.kind.type,
+        message=fault.message,
+        call_id=fault.call_id,
+        variable_id=fault.variable_id,
+        may_retry=fault.kind.may_retry,
+    )
+
+
+def from_ref(ref: engine_pb2.AttemptRef) -> Ref:
+    """The attempt a message is about."""
+    return Ref(ref.session_id, ref.call_id, ref.attempt)
+
+
+def to_ref(ref: Ref) -> engine_pb2.AttemptRef:
+    """An attempt as it is named to engines."""
+    return engine_pb2.AttemptRef(session_id=ref.session_id, call_id=ref.call_id, attempt=ref.attempt)
+
+
+def from_usage(usage: common_pb2.Usage) -> Usage:
+    """Tokens, as an engine counted them."""
+    return Usage(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens)
+
+
+def from_timings(timings: common_pb2.Timings) -> Timings:
+    """Durations, as an engine measured them."""
+    return Timings(timings.queue_ms, timings.prefill_ms, timings.decode_ms)
+
+
+def _edges(edges: Iterable[Edge]) -> list[manager_pb2.Edge]:
+    return [manager_pb2.Edge(name=edge.name, variable_id=edge.variable_id) for edge in edges]

@@ -1,0 +1,280 @@
+"""The things the manager keeps, as immutable snapshots. Times are Unix milliseconds; 0: not yet.
+
+States have the numbers of `common.v1`, so that they travel and are stored as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from typing import Final
+
+from parrot_runtime.errors import KINDS, Kind, clip
+
+
+class SessionState(IntEnum):
+    """The life of a session."""
+
+    OPEN = 1
+    CLOSING = 2
+    CLOSED = 3
+    FAILED = 4
+    CANCELLED = 5
+    EXPIRED = 6
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens in it."""
+        return self >= SessionState.CLOSED
+
+
+class CallState(IntEnum):
+    """The life of a call."""
+
+    ACCEPTED = 1
+    WAITING = 2
+    READY = 3
+    DISPATCHED = 4
+    RUNNING = 5
+    DONE = 6
+    FAILED = 7
+    CANCELLED = 8
+
+    @property
+    def ended(self) -> bool:
+        """Whether it stays as it is."""
+        return self >= CallState.DONE
+
+
+class VariableState(IntEnum):
+    """The life of a variable."""
+
+    PENDING = 1
+    STREAMING = 2
+    READY = 3
+    FAILED = 4
+    CANCELLED = 5
+
+    @property
+    def ended(self) -> bool:
+        """Whether it stays as it is."""
+        return self >= VariableState.READY
+
+
+class AttemptState(IntEnum):
+    """The life of an attempt."""
+
+    RUNNING = 1
+    DONE = 2
+    LOST = 3
+    SUPERSEDED = 4
+    FAILED = 5
+    CANCELLED = 6
+
+
+class EngineState(Enum):
+    """Whether an engine takes calls; one that is lost is no longer kept."""
+
+    READY = "ready"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a call or variable has no result; the fields are those of `common.v1.Failure`."""
+
+    type: str
+    message: str
+    session_id: str = ""
+    call_id: str = ""
+    variable_id: str = ""
+    may_retry: bool = False
+    cause_type: str = ""
+    cause_call_id: str = ""
+
+    @classmethod
+    def of(cls, kind: Kind, message: str, session_id: str = "", call_id: str = "") -> Failure:
+        """A failure of a kind of the error table."""
+        return cls(kind.type, clip(message), session_id, call_id, may_retry=kind.may_retry)
+
+    @property
+    def root_type(self) -> str:
+        """The type of the failure this one follows from, or its own."""
+        return self.cause_type or self.type
+
+    @property
+    def root_call_id(self) -> str:
+        """The call at the root of it."""
+        return self.cause_call_id or self.call_id
+
+    @property
+    def known(self) -> bool:
+        """Whether the error table has its type."""
+        return self.type in KINDS
+
+    def about(self, variable_id: str) -> Failure:
+        """The same failure, told of one variable."""
+        return replace(self, variable_id=variable_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens a call used."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where a call's time on its engine went."""
+
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+
+
+NO_USAGE: Final = Usage()
+NO_TIMINGS: Final = Timings()
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A placeholder of a call, and the variable it stands for."""
+
+    name: str
+    variable_id: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ref:
+    """One try of a call."""
+
+    session_id: str
+    call_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run of an application.
+
+    Attributes:
+        trace: W3C headers of the request that opened it.
+    """
+
+    id: str
+    tenant: str
+    label: str
+    state: SessionState
+    created_ms: int
+    deadline_ms: int
+    ended_ms: int = 0
+    trace: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One semantic function call.
+
+    Attributes:
+        number: its place among the session's calls, from 1; the id is `c-<number>`.
+        order: its place in topological order.
+        spec: the call as it was submitted, opaque here; empty when it is not needed any more.
+        attempt: the number of its last attempt; 0: none yet.
+        value_retries: attempts that were spent because an input's value was not on the bus.
+    """
+
+    session_id: str
+    id: str
+    number: int
+    order: int
+    name: str
+    model: str
+    inputs: tuple[Edge, ...]
+    outputs: tuple[Edge, ...]
+    spec: bytes = field(repr=False)
+    accepted_ms: int
+    state: CallState = CallState.ACCEPTED
+    failure: Failure | None = None
+    engine_id: str = ""
+    attempt: int = 0
+    usage: Usage = NO_USAGE
+    timings: Timings = NO_TIMINGS
+    ready_ms: int = 0
+    dispatched_ms: int = 0
+    ended_ms: int = 0
+    value_retries: int = 0
+
+    @property
+    def ref(self) -> Ref:
+        """Its last attempt."""
+        return Ref(self.session_id, self.id, self.attempt)
+
+    @property
+    def input_ids(self) -> tuple[str, ...]:
+        """Its input variables, each once."""
+        return tuple(dict.fromkeys(edge.variable_id for edge in self.inputs))
+
+    @property
+    def output_ids(self) -> tuple[str, ...]:
+        """Its output variables."""
+        return tuple(edge.variable_id for edge in self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A named text. Its value lives in the store and on the bus, never here.
+
+    Attributes:
+        producer_call_id: empty when a client sets it.
+        published_ms: when its value was last put on the bus, as far as is known.
+    """
+
+    session_id: str
+    id: str
+    name: str
+    state: VariableState = VariableState.PENDING
+    producer_call_id: str = ""
+    size_bytes: int = 0
+    failure: Failure | None = None
+    ready_ms: int = 0
+    published_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value on its way through: `data` is UTF-8."""
+
+    variable_id: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of a call on one engine."""
+
+    ref: Ref
+    engine_id: str
+    state: AttemptState
+    started_ms: int
+    ended_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A model server.
+
+    Attributes:
+        epoch: tells its attachments apart; a larger one is later.
+        capacity: calls it runs at once.
+    """
+
+    id: str
+    epoch: int
+    model: str
+    capacity: int
+    context_window_tokens: int = 0
+    backend: str = ""
+    state: EngineState = EngineState.READY

@@ -1,0 +1,157 @@
+"""Carries out the machine's commands, each session's in order and behind its commits.
+
+What piles up while a commit is under way is merged into the next one. A commit is retried until
+the store has it; effects never hold up commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+import structlog
+
+from parrot_manager.core.commands import Cancel, Changes, Command, Effect, Persist
+from parrot_manager.store.base import Store
+from parrot_manager.store.retry import TROUBLE
+from parrot_manager.tasks import Tasks
+from parrot_runtime import errors
+from parrot_runtime.errors import Fault
+
+RETRY_S: Final = 1.0
+
+log = structlog.get_logger()
+
+
+class Outbox:
+    """One session's commands on their way.
+
+    Args:
+        committed: told of changes once they are stored.
+        cancel: carries out a `Cancel`; doesn't wait.
+        perform: carries out any other effect.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        store: Store,
+        tasks: Tasks,
+        *,
+        committed: Callable[[Changes], None],
+        cancel: Callable[[Cancel], None],
+        perform: Callable[[Effect], Awaitable[None]],
+    ) -> None:
+        self._session_id = session_id
+        self._store = store
+        self._tasks = tasks
+        self._committed = committed
+        self._cancel = cancel
+        self._perform = perform
+        self._pending: list[Command] = []
+        self._effects: deque[Effect] = deque()
+        self._committing = False
+        self._performing = False
+        self._put = 0
+        self._done = 0
+        self._progress = asyncio.Event()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way."""
+        return not (self._committing or self._performing)
+
+    def put(self, commands: Iterable[Command]) -> None:
+        """Takes commands over; never waits."""
+        self._pending += commands
+        self._put += 1
+        if not self._committing:
+            self._committing = True
+            self._tasks.spawn(self._commit_all(), f"commit {self._session_id}")
+
+    async def settled(self, timeout_s: float) -> None:
+        """Returns once everything put so far is stored.
+
+        Raises:
+            Fault: `unavailable`, when that takes longer than `timeout_s`.
+        """
+        wanted = self._put
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._done < wanted:
+                    await self._progress.wait()
+        except TimeoutError:
+            raise Fault(
+                errors.UNAVAILABLE,
+                "the database can't be reached; nothing is lost, try again",
+                session_id=self._session_id,
+                retry_after_ms=1000,
+            ) from None
+
+    async def quiet(self) -> None:
+        """Returns once nothing is under way."""
+        while not self.idle:
+            await self._progress.wait()
+
+    async def _commit_all(self) -> None:
+        while self._pending:
+            batch, self._pending = self._pending, []
+            put = self._put
+            changes = merge([command.changes for command in batch if isinstance(command, Persist)])
+            if changes != Changes():
+                await self._commit(changes)
+                self._committed(changes)
+            self._release(batch)
+            self._done = put
+            self._notify()
+        self._committing = False
+        self._notify()
+
+    async def _commit(self, changes: Changes) -> None:
+        while True:
+            try:
+                await self._store.commit(self._session_id, changes)
+            except Fault as fault:
+                log.warning("commit waits", session_id=self._session_id, reason=fault.message)
+            except TROUBLE:
+                # One session's trouble must not end the others; what was decided stays decided.
+                log.exception("commit failed", session_id=self._session_id)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    def _release(self, batch: Sequence[Command]) -> None:
+        for command in batch:
+            if isinstance(command, Cancel):
+                self._cancel(command)
+            elif isinstance(command, Effect):
+                self._effects.append(command)
+        if self._effects and not self._performing:
+            self._performing = True
+            self._tasks.spawn(self._perform_all(), f"effects {self._session_id}")
+
+    async def _perform_all(self) -> None:
+        while self._effects:
+            await self._perform(self._effects.popleft())
+        self._performing = False
+        self._notify()
+
+    def _notify(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+
+def merge(changes: Sequence[Changes]) -> Changes:
+    """Consecutive changes of a session as one: the newest snapshot of each thing."""
+    if len(changes) == 1:
+        return changes[0]
+    sessions = [change.session for change in changes if change.session is not None]
+    return Changes(
+        sessions[-1] if sessions else None,
+        tuple({call.id: call for change in changes for call in change.calls}.values()),
+        tuple({variable.id: variable for change in changes for variable in change.variables}.values()),
+        tuple({attempt.ref: attempt for change in changes for attempt in change.attempts}.values()),
+        tuple(value for change in changes for value in change.values),
+    )

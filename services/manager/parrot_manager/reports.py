@@ -1,0 +1,86 @@
+"""What engines say, as events."""
+
+from __future__ import annotations
+
+import structlog
+
+from parrot_manager.convert import from_failure, from_ref, from_timings, from_usage
+from parrot_manager.core.attempts import running_call
+from parrot_manager.core.events import (
+    AttemptDone,
+    AttemptFailed,
+    AttemptStarted,
+    AttemptStreaming,
+    EngineDraining,
+    SlotFreed,
+)
+from parrot_manager.core.model import Failure, Ref
+from parrot_manager.links import EngineLink
+from parrot_manager.shell import Shell
+from parrot_proto.engine.v1 import engine_pb2
+from parrot_runtime import errors
+
+log = structlog.get_logger()
+
+
+class Reports:
+    """Takes each message of an engine; never waits."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+
+    def take(self, link: EngineLink, message: engine_pb2.AttachRequest) -> None:
+        """Turns a message into what it means; one of a kind that is not known is passed over."""
+        kind = message.WhichOneof("event")
+        if kind == "heartbeat":
+            link.heartbeat = message.heartbeat
+        elif kind == "started":
+            self._shell.apply(AttemptStarted(from_ref(message.started.ref)))
+        elif kind == "streaming":
+            streaming = message.streaming
+            self._shell.apply(AttemptStreaming(from_ref(streaming.ref), streaming.variable_id))
+        elif kind == "draining":
+            self._shell.apply(EngineDraining(link.engine.id, link.engine.epoch))
+        elif kind in {"done", "failed", "cancelled"}:
+            self._take_end(link, message)
+        else:
+            log.warning("engine said something unknown", engine_id=link.engine.id, kind=kind)
+
+    def _take_end(self, link: EngineLink, message: engine_pb2.AttachRequest) -> None:
+        engine_id = link.engine.id
+        if message.HasField("done"):
+            ref = from_ref(message.done.ref)
+            self._shell.apply(SlotFreed(engine_id, ref))
+            self._finish(ref, message.done)
+        elif message.HasField("failed"):
+            ref = from_ref(message.failed.ref)
+            self._shell.apply(SlotFreed(engine_id, ref))
+            self._shell.apply(AttemptFailed(ref, from_failure(message.failed.failure)))
+        else:
+            ref = from_ref(message.cancelled.ref)
+            self._shell.apply(SlotFreed(engine_id, ref))
+            # Nothing, when we asked for it.
+            why = Failure.of(errors.ENGINE_LOST, f"engine {engine_id} stopped the call; submit it again")
+            self._shell.apply(AttemptFailed(ref, why))
+
+    def _finish(self, ref: Ref, done: engine_pb2.AttemptDone) -> None:
+        if self._is_running(ref):
+            self._shell.spans.finishing(ref)
+            self._shell.tasks.spawn(self._collect(ref, done), f"collect {ref}")
+
+    async def _collect(self, ref: Ref, done: engine_pb2.AttemptDone) -> None:
+        found = running_call(self._shell.machine.state, ref)
+        if found is None:
+            return
+        live, call = found
+        values = await self._shell.values.collect(
+            live.session.tenant, ref, call.output_ids, lambda: self._is_running(ref)
+        )
+        if values is None:
+            why = "the engine said that it was done, but its output is not on the bus; submit the call again"
+            self._shell.apply(AttemptFailed(ref, Failure.of(errors.VALUE_UNAVAILABLE, why)))
+        else:
+            self._shell.apply(AttemptDone(ref, values, from_usage(done.usage), from_timings(done.timings)))
+
+    def _is_running(self, ref: Ref) -> bool:
+        return running_call(self._shell.machine.state, ref) is not None

@@ -1,0 +1,87 @@
+"""ManagerService: what gateways ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parrot_manager import convert, requests
+from parrot_manager.core.graph import Graph
+from parrot_manager.intake import Intake
+from parrot_manager.views import Views
+from parrot_proto.manager.v1 import manager_pb2 as pb
+from parrot_proto.manager.v1 import manager_pb2_grpc
+from parrot_runtime import errors
+from parrot_runtime.errors import Fault
+from parrot_runtime.ids import is_id
+from parrot_runtime.text import check_name
+
+Context = Any
+
+
+class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
+    """Checks requests and passes them on; faults become statuses on their way out."""
+
+    def __init__(self, intake: Intake, views: Views) -> None:
+        self._intake = intake
+        self._views = views
+
+    async def CreateSession(  # noqa: N802 - named by the contract
+        self, request: pb.CreateSessionRequest, context: Context
+    ) -> pb.CreateSessionResponse:
+        """Opens a session."""
+        if not is_id(request.tenant):
+            raise Fault(errors.INVALID_REQUEST, "tenant is no id", field="tenant")
+        label = check_name(request.label, "label")
+        session = await self._intake.open_session(request.tenant, label, request.timeout_ms)
+        return pb.CreateSessionResponse(session=convert.to_session(session))
+
+    async def GetSession(  # noqa: N802
+        self, request: pb.GetSessionRequest, context: Context
+    ) -> pb.GetSessionResponse:
+        """The graph and its states."""
+        return await self._views.session(request.tenant, request.session_id)
+
+    async def CloseSession(  # noqa: N802
+        self, request: pb.CloseSessionRequest, context: Context
+    ) -> pb.CloseSessionResponse:
+        """Ends a session."""
+        session = await self._intake.close(request.tenant, request.session_id)
+        return pb.CloseSessionResponse(session=convert.to_session(session))
+
+    async def SubmitCalls(  # noqa: N802
+        self, request: pb.SubmitCallsRequest, context: Context
+    ) -> pb.SubmitCallsResponse:
+        """Takes a batch of calls in."""
+        calls = requests.parse_calls(request.calls)
+        values = requests.parse_values(request.values)
+        return pb.SubmitCallsResponse(
+            call_ids=await self._intake.submit(request.tenant, request.session_id, calls, values)
+        )
+
+    async def SetVariable(  # noqa: N802
+        self, request: pb.SetVariableRequest, context: Context
+    ) -> pb.SetVariableResponse:
+        """Takes a value in."""
+        value = requests.parse_value(request.variable_id, request.name, request.value, "variable")
+        variable = await self._intake.set_value(request.tenant, request.session_id, value)
+        return pb.SetVariableResponse(variable=convert.to_variable(variable, Graph()))
+
+    async def GetVariable(  # noqa: N802
+        self, request: pb.GetVariableRequest, context: Context
+    ) -> pb.GetVariableResponse:
+        """A variable as it is."""
+        return await self._views.variable(
+            request.tenant, request.session_id, request.variable_id, with_value=request.with_value
+        )
+
+    async def ListModels(  # noqa: N802
+        self, request: pb.ListModelsRequest, context: Context
+    ) -> pb.ListModelsResponse:
+        """The models that are served."""
+        return self._views.models()
+
+    async def ListEngines(  # noqa: N802
+        self, request: pb.ListEnginesRequest, context: Context
+    ) -> pb.ListEnginesResponse:
+        """The engines that are attached."""
+        return self._views.engines()

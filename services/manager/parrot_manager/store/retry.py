@@ -1,0 +1,75 @@
+"""Which of the database's errors pass, and how long they are waited out.
+
+(SQLSTATE classes: PostgreSQL manual, appendix A.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import asyncpg
+import sqlalchemy.exc
+import structlog
+
+from parrot_runtime import errors
+from parrot_runtime.errors import Fault
+
+FIRST_DELAY_S: Final = 0.02
+LONGEST_DELAY_S: Final = 1.0
+RETRY_AFTER_MS: Final = 1000
+TROUBLE: Final = (sqlalchemy.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+"""What the database and the way to it raise. (A time-out is an OSError.)"""
+
+# Serialization failure, deadlock, the three ways of a server that stops or starts, no connection left.
+_PASSING: Final = {"40001", "40P01", "57P01", "57P02", "57P03", "53300"}
+_CONNECTION_CLASS: Final = "08"
+_NO_CONNECTION: Final = (
+    OSError,
+    sqlalchemy.exc.TimeoutError,
+    sqlalchemy.exc.InterfaceError,
+    asyncpg.InterfaceError,
+)
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+def passes(error: BaseException) -> bool:
+    """Whether the same statement may succeed a little later."""
+    if isinstance(error, _NO_CONNECTION):
+        return True
+    driver = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
+    state = str(getattr(driver, "sqlstate", None) or "")
+    if state in _PASSING or state.startswith(_CONNECTION_CLASS):
+        return True
+    return isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
+
+
+async def retrying(operation: Callable[[], Awaitable[T]], what: str, deadline_s: float) -> T:
+    """What `operation` returns, tried again for as long as its errors pass.
+
+    Raises:
+        Fault: `unavailable`, when it did not succeed within `deadline_s`.
+    """
+    end = time.monotonic() + deadline_s
+    delay_s = FIRST_DELAY_S
+    while True:
+        try:
+            async with asyncio.timeout(max(end - time.monotonic(), FIRST_DELAY_S)):
+                return await operation()
+        except TROUBLE as error:
+            if not passes(error):
+                raise
+            if time.monotonic() + delay_s >= end:
+                raise Fault(
+                    errors.UNAVAILABLE,
+                    "the database can't be reached; nothing is lost, try again",
+                    retry_after_ms=RETRY_AFTER_MS,
+                ) from error
+            log.warning("database retried", what=what, error=type(error).__name__)
+        await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads retries
+        delay_s = min(delay_s * 2, LONGEST_DELAY_S)

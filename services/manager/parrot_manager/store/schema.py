@@ -1,0 +1,114 @@
+"""The schema's version: bringing it up to date, and refusing to start on any other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import make_url
+
+from parrot_manager.store.postgres import engine_of
+from parrot_manager.store.retry import TROUBLE, passes, retrying
+from parrot_runtime import errors
+from parrot_runtime.errors import Fault
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+SCRIPTS: Final = "parrot_manager:migrations"
+
+log = structlog.get_logger()
+
+
+async def migrate(url: str, timeout_s: float, revision: str = "head") -> None:
+    """Brings the schema to `revision`, up or down as that takes.
+
+    Raises:
+        Fault: `unavailable`, when the database can't be reached within `timeout_s`.
+    """
+    engine = engine_of(url)
+    try:
+        found = await _current(engine, url, timeout_s)
+        async with engine.connect() as connection:
+            await connection.run_sync(_run, revision, found)
+            await connection.commit()
+        log.info("migrated", before=found or "nothing", after=revision)
+    finally:
+        await engine.dispose()
+
+
+async def check(url: str, timeout_s: float) -> None:
+    """Returns when the database is there and its schema is the one this code needs.
+
+    Raises:
+        Fault: `unavailable`, when it is not there within `timeout_s`, or its schema is another.
+    """
+    engine = engine_of(url)
+    try:
+        found = await _current(engine, url, timeout_s)
+    finally:
+        await engine.dispose()
+    head = head_revision()
+    if found != head:
+        raise Fault(
+            errors.UNAVAILABLE,
+            f"the database at {hide_password(url)} has schema {found or 'nothing'}, this version needs "
+            f"{head}: run `parrot-manager --migrate` with the same --postgres-url first",
+        )
+
+
+def head_revision() -> str:
+    """The newest revision of this code."""
+    return ScriptDirectory.from_config(_config()).get_current_head() or ""
+
+
+def hide_password(url: str) -> str:
+    """A database's URL as it may be shown."""
+    return make_url(url).render_as_string(hide_password=True)
+
+
+async def _current(engine: AsyncEngine, url: str, timeout_s: float) -> str:
+    async def ask() -> str:
+        async with engine.connect() as connection:
+            return await connection.run_sync(_revision)
+
+    try:
+        return await retrying(ask, "connect", timeout_s)
+    except TROUBLE as error:
+        raise _unreachable(url, timeout_s, error) from error
+    except Fault as fault:
+        raise _unreachable(url, timeout_s, fault.__cause__) from fault
+
+
+def _unreachable(url: str, timeout_s: float, error: BaseException | None) -> Fault:
+    waited = f", waited {timeout_s:g} s" if error is not None and passes(error) else ""
+    reason = str(getattr(error, "orig", None) or error or "").splitlines()
+    return Fault(
+        errors.UNAVAILABLE,
+        f"no Postgres can be used at {hide_password(url)}{waited} ({reason[0] if reason else 'no answer'}); "
+        "is it running, and is --postgres-url right?",
+    )
+
+
+def _revision(connection: Connection) -> str:
+    return MigrationContext.configure(connection).get_current_revision() or ""
+
+
+def _run(connection: Connection, revision: str, current: str) -> None:
+    config = _config()
+    config.attributes["connection"] = connection
+    order = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    down = revision == "base" or (revision in order and current in order[: order.index(revision)])
+    (command.downgrade if down else command.upgrade)(config, revision)
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", SCRIPTS)
+    config.set_main_option("path_separator", "os")
+    return config

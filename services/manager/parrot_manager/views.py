@@ -1,0 +1,139 @@
+"""What clients read: from memory while a session is there, from the store afterwards."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from parrot_manager import convert
+from parrot_manager.core.admission import find_session, session_not_found
+from parrot_manager.core.graph import Graph
+from parrot_manager.core.model import Call, Session, Variable
+from parrot_manager.core.state import LiveSession
+from parrot_manager.shell import Shell
+from parrot_manager.store.base import SessionRecord
+from parrot_proto.manager.v1 import manager_pb2
+from parrot_runtime import errors
+from parrot_runtime.errors import Fault
+
+ARCHIVED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A session's graph, to be read."""
+
+    session: Session
+    calls: Mapping[str, Call]
+    variables: Mapping[str, Variable]
+    graph: Graph
+
+
+class Views:
+    """Reads. Ended sessions never change, so the last few read from the store are kept."""
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._archive: OrderedDict[str, View] = OrderedDict()
+
+    async def session(self, tenant: str, session_id: str) -> manager_pb2.GetSessionResponse:
+        """The graph with its states.
+
+        Raises:
+            Fault: `not_found`, `unavailable`.
+        """
+        view = await self._view(tenant, session_id)
+        return manager_pb2.GetSessionResponse(
+            session=convert.to_session(view.session),
+            calls=[convert.to_call(call) for call in view.calls.values()],
+            variables=[convert.to_variable(variable, view.graph) for variable in view.variables.values()],
+        )
+
+    async def variable(
+        self, tenant: str, session_id: str, variable_id: str, *, with_value: bool
+    ) -> manager_pb2.GetVariableResponse:
+        """One variable; an end is told once it is stored.
+
+        Raises:
+            Fault: `not_found`, `unavailable`.
+        """
+        view = await self._view(tenant, session_id)
+        variable = view.variables.get(variable_id)
+        if variable is None:
+            raise Fault(
+                errors.NOT_FOUND,
+                f"session {session_id} has no variable {variable_id!r}",
+                session_id=session_id,
+                variable_id=variable_id,
+            )
+        if variable.state.ended:
+            await self._shell.settled(session_id)
+        data = await self._shell.store.read_value(session_id, variable_id) if with_value else None
+        return manager_pb2.GetVariableResponse(
+            variable=convert.to_variable(variable, view.graph), value=(data or b"").decode()
+        )
+
+    def models(self) -> manager_pb2.ListModelsResponse:
+        """The models that are served; of different windows the smallest counts."""
+        found: dict[str, manager_pb2.Model] = {}
+        for load in self._shell.machine.state.engines.values():
+            engine = load.engine
+            model = found.setdefault(
+                engine.model,
+                manager_pb2.Model(id=engine.model, context_window_tokens=engine.context_window_tokens),
+            )
+            model.engines += 1
+            model.context_window_tokens = min(model.context_window_tokens, engine.context_window_tokens)
+        return manager_pb2.ListModelsResponse(models=[found[name] for name in sorted(found)])
+
+    def engines(self) -> manager_pb2.ListEnginesResponse:
+        """The engines that are attached."""
+        loads = self._shell.machine.state.engines
+        return manager_pb2.ListEnginesResponse(
+            engines=[
+                manager_pb2.Engine(
+                    id=load.engine.id,
+                    model=load.engine.model,
+                    state=load.engine.state.value,
+                    running=len(load.running),
+                    capacity=load.engine.capacity,
+                    backend=load.engine.backend,
+                )
+                for _, load in sorted(loads.items())
+            ]
+        )
+
+    async def _view(self, tenant: str, session_id: str) -> View:
+        live = find_session(self._shell.machine.state, tenant, session_id)
+        if live is not None:
+            return _of_live(live)
+        view = self._archive.get(session_id)
+        if view is None:
+            record = await self._shell.store.load_session(tenant, session_id)
+            if record is None:
+                raise session_not_found(session_id)
+            view = self._archive[session_id] = _of_record(record)
+        if view.session.tenant != tenant:
+            raise session_not_found(session_id)
+        self._archive.move_to_end(session_id)
+        if len(self._archive) > ARCHIVED:
+            self._archive.popitem(last=False)
+        return view
+
+
+def _of_live(live: LiveSession) -> View:
+    return View(live.session, live.calls, live.variables, live.graph)
+
+
+def _of_record(record: SessionRecord) -> View:
+    graph = Graph()
+    for call in record.calls:
+        graph.add(call.id, call)
+    return View(
+        record.session,
+        {call.id: call for call in record.calls},
+        {variable.id: variable for variable in record.variables},
+        graph,
+    )

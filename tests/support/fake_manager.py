@@ -1,0 +1,205 @@
+"""A manager for tests of what stands before it: keeps what it is told, over real gRPC, and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpc import aio
+from opentelemetry import trace
+
+from parrot_proto.common.v1 import common_pb2
+from parrot_proto.manager.v1 import manager_pb2 as pb
+from parrot_proto.manager.v1 import manager_pb2_grpc
+from parrot_runtime import errors, ids, rpc
+from parrot_runtime.errors import Fault
+
+Context = aio.ServicerContext[Any, Any]
+
+
+@dataclass(slots=True)
+class FakeSession:
+    """One session's record."""
+
+    session: pb.Session
+    calls: list[pb.Call] = field(default_factory=list)
+    variables: dict[str, pb.Variable] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+
+
+class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
+    """Answers as the manager would; tests say when and how variables end.
+
+    Attributes:
+        batches: every SubmitCalls request, in order.
+        traces: the trace id each request came with.
+        bug: answer every request with an unexpected error.
+    """
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, FakeSession] = {}
+        self.batches: list[pb.SubmitCallsRequest] = []
+        self.traces: list[str] = []
+        self.bug = False
+        self.refuse: Fault | None = None
+
+    def finish(self, session_id: str, variable_id: str, text: str) -> None:
+        """Commits a variable's value, and its call when that was its last output."""
+        found = self.sessions[session_id]
+        variable = found.variables[variable_id]
+        variable.state = common_pb2.VARIABLE_STATE_READY
+        variable.size_bytes = len(text.encode())
+        found.values[variable_id] = text
+        for call in found.calls:
+            outputs = [edge.variable_id for edge in call.outputs]
+            if variable_id in outputs and all(output in found.values for output in outputs):
+                call.state = common_pb2.CALL_STATE_DONE
+                call.ended_unix_ms = call.accepted_unix_ms + 40
+                call.usage.output_tokens = 3
+
+    def fail(self, session_id: str, variable_id: str, fault: Fault) -> None:
+        """Commits a variable's failure."""
+        variable = self.sessions[session_id].variables[variable_id]
+        variable.state = common_pb2.VARIABLE_STATE_FAILED
+        variable.failure.CopyFrom(fault.to_failure())
+
+    def stream(self, session_id: str, variable_id: str) -> None:
+        """Notes that a variable's first text is on the bus."""
+        self.sessions[session_id].variables[variable_id].state = common_pb2.VARIABLE_STATE_STREAMING
+
+    async def CreateSession(  # noqa: N802
+        self, request: pb.CreateSessionRequest, context: Context
+    ) -> pb.CreateSessionResponse:
+        self._note()
+        session = pb.Session(
+            id=ids.new_session_id(),
+            tenant=request.tenant,
+            label=request.label,
+            state=common_pb2.SESSION_STATE_OPEN,
+            created_unix_ms=1,
+            deadline_unix_ms=1 + (request.timeout_ms or 3_600_000),
+            trace_id=self.traces[-1],
+        )
+        self.sessions[session.id] = FakeSession(session)
+        return pb.CreateSessionResponse(session=session)
+
+    async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:  # noqa: N802
+        self._note()
+        found = self._session(request.session_id)
+        return pb.GetSessionResponse(
+            session=found.session, calls=found.calls, variables=list(found.variables.values())
+        )
+
+    async def CloseSession(  # noqa: N802
+        self, request: pb.CloseSessionRequest, context: Context
+    ) -> pb.CloseSessionResponse:
+        self._note()
+        found = self._session(request.session_id)
+        found.session.state = common_pb2.SESSION_STATE_CLOSED
+        for variable in found.variables.values():
+            if variable.state in {common_pb2.VARIABLE_STATE_PENDING, common_pb2.VARIABLE_STATE_STREAMING}:
+                variable.state = common_pb2.VARIABLE_STATE_CANCELLED
+                found.session.state = common_pb2.SESSION_STATE_CANCELLED
+        return pb.CloseSessionResponse(session=found.session)
+
+    async def SubmitCalls(self, request: pb.SubmitCallsRequest, context: Context) -> pb.SubmitCallsResponse:  # noqa: N802
+        self._note()
+        found = self._session(request.session_id)
+        if self.refuse is not None:
+            raise self.refuse
+        self.batches.append(request)
+        for value in request.values:
+            self._put(found, value.variable_id, value.name, value.value)
+        accepted = [self._accept(found, call) for call in request.calls]
+        return pb.SubmitCallsResponse(call_ids=accepted)
+
+    async def SetVariable(self, request: pb.SetVariableRequest, context: Context) -> pb.SetVariableResponse:  # noqa: N802
+        self._note()
+        found = self._session(request.session_id)
+        if request.variable_id in found.values:
+            raise Fault(errors.VARIABLE_ALREADY_SET, "set before", variable_id=request.variable_id)
+        return pb.SetVariableResponse(
+            variable=self._put(found, request.variable_id, request.name, request.value)
+        )
+
+    async def GetVariable(self, request: pb.GetVariableRequest, context: Context) -> pb.GetVariableResponse:  # noqa: N802
+        self._note()
+        found = self._session(request.session_id)
+        variable = found.variables.get(request.variable_id)
+        if variable is None:
+            raise Fault(errors.NOT_FOUND, "there is no such variable", session_id=request.session_id)
+        value = found.values.get(request.variable_id, "") if request.with_value else ""
+        return pb.GetVariableResponse(variable=variable, value=value)
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:  # noqa: N802
+        self._note()
+        return pb.ListModelsResponse(models=[pb.Model(id="sim", context_window_tokens=4096, engines=1)])
+
+    async def ListEngines(self, request: pb.ListEnginesRequest, context: Context) -> pb.ListEnginesResponse:  # noqa: N802
+        self._note()
+        return pb.ListEnginesResponse(
+            engines=[pb.Engine(id="e-1", model="sim", state="ready", capacity=8, backend="sim")]
+        )
+
+    def _note(self) -> None:
+        if self.bug:
+            raise ZeroDivisionError
+        context = trace.get_current_span().get_span_context()
+        self.traces.append(format(context.trace_id, "032x") if context.is_valid else "")
+
+    def _session(self, session_id: str) -> FakeSession:
+        found = self.sessions.get(session_id)
+        if found is None:
+            raise Fault(errors.NOT_FOUND, "there is no such session")
+        return found
+
+    def _put(self, found: FakeSession, variable_id: str, name: str, value: str) -> pb.Variable:
+        variable = pb.Variable(
+            id=variable_id,
+            name=name,
+            state=common_pb2.VARIABLE_STATE_READY,
+            size_bytes=len(value.encode()),
+        )
+        found.variables[variable_id] = variable
+        found.values[variable_id] = value
+        return variable
+
+    def _accept(self, found: FakeSession, new: pb.NewCall) -> str:
+        call_id = f"c-{len(found.calls) + 1}"
+        holes = [segment.output for segment in new.segments if segment.WhichOneof("piece") == "output"]
+        inputs = [segment.input for segment in new.segments if segment.WhichOneof("piece") == "input"]
+        for hole in holes:
+            found.variables[hole.variable_id] = pb.Variable(
+                id=hole.variable_id,
+                name=hole.name,
+                state=common_pb2.VARIABLE_STATE_PENDING,
+                producer_call_id=call_id,
+            )
+        found.calls.append(
+            pb.Call(
+                id=call_id,
+                name=new.name,
+                model=new.model,
+                state=common_pb2.CALL_STATE_RUNNING,
+                inputs=[pb.Edge(name=hole.name, variable_id=hole.variable_id) for hole in inputs],
+                outputs=[pb.Edge(name=hole.name, variable_id=hole.variable_id) for hole in holes],
+                accepted_unix_ms=2,
+            )
+        )
+        return call_id
+
+
+@asynccontextmanager
+async def running_manager() -> AsyncIterator[tuple[FakeManager, str]]:
+    """A fake manager on a free port, and its address."""
+    fake = FakeManager()
+    server = rpc.server()
+    manager_pb2_grpc.add_ManagerServiceServicer_to_server(fake, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield fake, f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)

@@ -1,0 +1,160 @@
+"""A manager in this process, and its clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from grpc import aio
+from grpc_health.v1 import health
+
+from parrot_manager.main import listening
+from parrot_manager.settings import ManagerSettings
+from parrot_manager.shell import Shell, running
+from parrot_manager.store.base import Store
+from parrot_proto.common.v1 import common_pb2
+from parrot_proto.manager.v1 import manager_pb2 as pb
+from parrot_proto.manager.v1.manager_pb2_grpc import ManagerServiceStub
+from parrot_runtime import rpc
+from parrot_runtime.values.bus import Bus
+from tests.support.nats import free_port
+
+T = TypeVar("T")
+TENANT = "default"
+ENDED = {
+    common_pb2.VARIABLE_STATE_READY,
+    common_pb2.VARIABLE_STATE_FAILED,
+    common_pb2.VARIABLE_STATE_CANCELLED,
+}
+
+
+@dataclass(slots=True)
+class ManagerUnderTest:
+    """A serving manager, its insides, and a client of it."""
+
+    address: str
+    shell: Shell
+    client: Client
+
+
+class Client:
+    """Asks a manager; raises `Fault`."""
+
+    def __init__(self, channel: aio.Channel, tenant: str = TENANT) -> None:
+        self._stub: Any = ManagerServiceStub(channel)
+        self.tenant = tenant
+
+    async def open(self, timeout_ms: int = 0, label: str = "") -> str:
+        """A new session's id."""
+        request = pb.CreateSessionRequest(tenant=self.tenant, timeout_ms=timeout_ms, label=label)
+        answer = await self._ask("CreateSession", request)
+        return str(answer.session.id)
+
+    async def submit(
+        self, session_id: str, calls: Sequence[pb.NewCall], values: dict[str, str] | None = None
+    ) -> list[str]:
+        """The ids of a batch."""
+        given = [pb.NewValue(variable_id=key, value=value) for key, value in (values or {}).items()]
+        request = pb.SubmitCallsRequest(tenant=self.tenant, session_id=session_id, calls=calls, values=given)
+        return list((await self._ask("SubmitCalls", request)).call_ids)
+
+    async def set(self, session_id: str, variable_id: str, value: str) -> pb.Variable:
+        """Gives a variable its value."""
+        request = pb.SetVariableRequest(
+            tenant=self.tenant, session_id=session_id, variable_id=variable_id, value=value
+        )
+        answer: pb.SetVariableResponse = await self._ask("SetVariable", request)
+        return answer.variable
+
+    async def get(self, session_id: str, variable_id: str) -> pb.GetVariableResponse:
+        """A variable as it is, with its value."""
+        request = pb.GetVariableRequest(
+            tenant=self.tenant, session_id=session_id, variable_id=variable_id, with_value=True
+        )
+        answer: pb.GetVariableResponse = await self._ask("GetVariable", request)
+        return answer
+
+    async def ended(self, session_id: str, variable_id: str, within_s: float = 10) -> pb.GetVariableResponse:
+        """A variable once it has ended."""
+
+        async def look() -> pb.GetVariableResponse | None:
+            got = await self.get(session_id, variable_id)
+            return got if got.variable.state in ENDED else None
+
+        found: pb.GetVariableResponse = await eventually(look, within_s)
+        return found
+
+    async def session(self, session_id: str) -> pb.GetSessionResponse:
+        """The graph as it is."""
+        request = pb.GetSessionRequest(tenant=self.tenant, session_id=session_id)
+        answer: pb.GetSessionResponse = await self._ask("GetSession", request)
+        return answer
+
+    async def close(self, session_id: str) -> pb.Session:
+        """Ends a session."""
+        request = pb.CloseSessionRequest(tenant=self.tenant, session_id=session_id)
+        answer: pb.CloseSessionResponse = await self._ask("CloseSession", request)
+        return answer.session
+
+    async def models(self) -> list[pb.Model]:
+        """The models that are served."""
+        return list((await self._ask("ListModels", pb.ListModelsRequest())).models)
+
+    async def engines(self) -> list[pb.Engine]:
+        """The engines that are attached."""
+        return list((await self._ask("ListEngines", pb.ListEnginesRequest())).engines)
+
+    async def engine_ready(self, engine_id: str = "e-1") -> None:
+        """Returns once an engine is attached."""
+
+        async def look() -> bool:
+            return any(engine.id == engine_id for engine in await self.engines())
+
+        await eventually(look)
+
+    async def _ask(self, method: str, request: Any) -> Any:
+        try:
+            return await getattr(self._stub, method)(request, timeout=30, metadata=rpc.outgoing_metadata())
+        except aio.AioRpcError as error:
+            raise rpc.fault_of(error, "manager") from None
+
+
+@asynccontextmanager
+async def serving(store: Store, bus: Bus, **settings: Any) -> AsyncIterator[ManagerUnderTest]:
+    """A manager on a free port. Leaving the block kills it: nothing is drained."""
+    configured = ManagerSettings(listen=f"127.0.0.1:{free_port()}", **settings)
+    async with AsyncExitStack() as stack:
+        shell = await stack.enter_async_context(running(configured, store, bus))
+        healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        server = listening(shell, healthy, configured.listen)
+        await server.start()
+        stack.push_async_callback(server.stop, None)
+        stack.callback(setattr, shell, "stopping", True)
+        channel = await stack.enter_async_context(rpc.channel(configured.listen))
+        yield ManagerUnderTest(configured.listen, shell, Client(channel))
+
+
+def call(name: str, inputs: Sequence[str], outputs: Sequence[str], model: str = "") -> pb.NewCall:
+    """A call whose placeholders are named as its variables."""
+    segments = [common_pb2.Segment(text=f"Task {name}:")]
+    segments += [common_pb2.Segment(input=common_pb2.InputHole(name=v, variable_id=v)) for v in inputs]
+    segments += [common_pb2.Segment(output=common_pb2.OutputHole(name=v, variable_id=v)) for v in outputs]
+    return pb.NewCall(name=name, model=model, segments=segments)
+
+
+async def eventually(look: Callable[[], Any], within_s: float = 10) -> Any:
+    """The first true answer of an async look.
+
+    Raises:
+        AssertionError: there is none within `within_s`.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            while not (found := await look()):  # noqa: ASYNC110 - what is looked at can't tell us
+                await asyncio.sleep(0.005)
+            return found
+    except TimeoutError:
+        raise AssertionError(f"not within {within_s:g} s") from None

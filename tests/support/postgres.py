@@ -1,0 +1,91 @@
+"""A real Postgres server for tests: the packaged one, its data in a temporary folder, on a socket."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from parrot_cli.child import Spec, tethered
+from parrot_cli.postgres_server import Postgres, locate
+
+STARTED_WITHIN_S = 20.0
+
+
+class PostgresServer:
+    """A server that makes fresh databases, and can be stopped and started again on the same data.
+
+    Start it from the main thread: it dies with the thread that started it.
+    """
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+        self._process: subprocess.Popen[bytes] | None = None
+        init = postgres.init_spec()
+        if init is not None:
+            postgres.prepare_init()
+            subprocess.run(_command(init), check=True, capture_output=True)
+            postgres.finish_init()
+
+    def start(self) -> None:
+        """Returns once it takes connections."""
+        log = Path(tempfile.gettempdir(), f"{self._postgres.data.parent.name}.log")
+        with log.open("ab") as stream:
+            self._process = subprocess.Popen(
+                [*_command(self._postgres.spec()), "-c", "fsync=off"], stdout=stream, stderr=stream
+            )
+        deadline = time.monotonic() + STARTED_WITHIN_S
+        while not self._postgres.is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(log.read_text())
+            time.sleep(0.01)
+        log.unlink()
+
+    def stop(self) -> None:
+        """Stops it at once: connections break."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait()
+            self._process = None
+
+    def new_database(self) -> str:
+        """The URL of a database nobody has used."""
+        name = f"test_{uuid4().hex}"
+        self.run(f"create database {name}")
+        return self.url(name)
+
+    def url(self, database: str) -> str:
+        """Where a database is."""
+        head, _, query = self._postgres.url.partition("?")
+        return f"{head.rpartition('/')[0]}/{database}?{query}"
+
+    def run(self, command: str) -> None:
+        """Runs a command as superuser."""
+        psql = [str(self._postgres.bin / "psql"), "-q", "-c", command, self._postgres.url]
+        subprocess.run(psql, check=True, capture_output=True)
+
+    def close(self) -> None:
+        """Stops it for good."""
+        self.stop()
+        self._postgres.clean_up()
+
+
+@contextmanager
+def temporary_postgres() -> Iterator[PostgresServer]:
+    """A started server for the length of a `with`."""
+    with tempfile.TemporaryDirectory(prefix="pg-") as folder:
+        server = PostgresServer(locate(Path(folder) / "data"))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.close()
+
+
+def _command(spec: Spec) -> list[str]:
+    return tethered(spec.command, spec.stop_signal, spec.user)
