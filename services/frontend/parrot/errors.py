@@ -1,0 +1,114 @@
+"""What the SDK raises. Everything it raises on purpose is a `ParrotError`."""
+
+from __future__ import annotations
+
+
+class ParrotError(Exception):
+    """The root of the SDK's errors."""
+
+
+class TemplateError(ParrotError, ValueError):
+    """A prompt template is not well formed; found when the function is defined.
+
+    Attributes:
+        line: where the hole opens, from 1; 0 when there is no place to point at.
+        column: the same, in characters from 1.
+        name: the hole's name as written; empty when it has none.
+    """
+
+    def __init__(self, message: str, *, line: int = 0, column: int = 0, name: str = "") -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+        self.name = name
+
+
+class PlaceholderError(TemplateError):
+    """The holes of a template and the names declared for it do not agree."""
+
+
+class InvalidText(ParrotError, ValueError):
+    """A text holds a lone surrogate, which is half a character and has no UTF-8.
+
+    Attributes:
+        offset: the character it is at, from 0.
+    """
+
+    def __init__(self, message: str, *, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class SessionError(ParrotError, RuntimeError):
+    """A session, call or variable was used in a way its state doesn't allow."""
+
+
+class ServerUnavailable(ParrotError, ConnectionError):
+    """The server can't be reached, or stopped answering, and trying again within reason did not help."""
+
+
+class RequestRefused(ParrotError):
+    """The server refused a request; nothing of it was done.
+
+    Attributes:
+        type: the stable slug of the problem, such as "too_large".
+        title: what that type means.
+        detail: what happened, and how to mend it.
+        field: the field of the request it is about, such as "calls[2].prompt"; may be empty.
+        status: the HTTP status.
+        may_retry: the same request may succeed later.
+    """
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        type: str,  # noqa: A002 - RFC 9457's own name for it
+        status: int,
+        title: str = "",
+        field: str = "",
+        may_retry: bool = False,
+    ) -> None:
+        super().__init__(f"{type}: {detail}")
+        self.type = type
+        self.title = title
+        self.detail = detail
+        self.field = field
+        self.status = status
+        self.may_retry = may_retry
+
+
+class CallFailed(ParrotError):
+    """The variable has no value, because the call that makes it failed, or one it depends on.
+
+    Attributes:
+        type: the stable slug of the failure, such as "prompt_too_long" or "upstream_failed".
+        message: what happened, and how to mend it.
+        call_id: the call that failed; may be empty.
+        cause: the type of the failure at the root, when this one follows from another; else `type`.
+        cause_call_id: the call at the root.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: str,  # noqa: A002 - the same word as in RequestRefused
+        call_id: str = "",
+        cause: str = "",
+        cause_call_id: str = "",
+    ) -> None:
+        super().__init__(f"{type}: {message}")
+        self.type = type
+        self.message = message
+        self.call_id = call_id
+        self.cause = cause or type
+        self.cause_call_id = cause_call_id or call_id
+
+
+class Cancelled(ParrotError):
+    """The variable has no value, because its call or session was cancelled."""
+
+
+class WaitTimeout(ParrotError, TimeoutError):
+    """A wait ended by the `timeout` it was given. The call itself goes on."""

@@ -1,0 +1,227 @@
+"""Turns calls as clients send them into calls as the manager takes them, and refuses what is wrong.
+
+All limits are enforced here, before the manager is asked for anything. A value can't become template
+text: it travels beside the template, as a variable of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from parrot.errors import PlaceholderError, TemplateError
+from parrot.template import Piece, Text, bind, parse
+from parrot_gateway import models
+from parrot_proto.common.v1 import common_pb2
+from parrot_proto.manager.v1 import manager_pb2
+from parrot_runtime import errors, limits
+from parrot_runtime.errors import Fault
+from parrot_runtime.ids import ID_RULE, is_id, new_variable_id
+from parrot_runtime.text import check_name, check_text, too_large
+from parrot_runtime.transforms import TRANSFORMS
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A batch for the manager, and what the client is told of it."""
+
+    calls: list[manager_pb2.NewCall] = field(default_factory=list)
+    values: list[manager_pb2.NewValue] = field(default_factory=list)
+    placeholders: list[list[models.PlaceholderResource]] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add_text(self, text: str, where: str, limit_bytes: int) -> None:
+        """Checks a template or value and counts it."""
+        check_text(text, where, limit_bytes=limit_bytes)
+        self.size_bytes += len(text.encode())
+
+
+def compile_calls(sent: models.NewBatch | models.NewCall) -> Compiled:
+    """The batch a request describes.
+
+    Raises:
+        Fault: what is wrong with it, with the path of the field.
+    """
+    if isinstance(sent, models.NewCall):
+        compiled = Compiled()
+        _compile_call(compiled, sent, "")
+    else:
+        compiled = _compile_batch(sent)
+    if compiled.size_bytes > limits.BATCH_BYTES:
+        raise too_large("the batch's templates and values", compiled.size_bytes, limits.BATCH_BYTES)
+    return compiled
+
+
+def check_value(sent: models.VariableValue, variable_id: str) -> None:
+    """Checks a value that a client sets.
+
+    Raises:
+        Fault: what is wrong with it.
+    """
+    _check_id(variable_id, "semantic_var_id")
+    check_text(sent.value, "value", limit_bytes=limits.VALUE_BYTES)
+    check_name(sent.name, "name")
+
+
+def _compile_batch(batch: models.NewBatch) -> Compiled:
+    if not batch.calls:
+        raise Fault(errors.INVALID_REQUEST, "calls is empty; send at least one", field="calls")
+    for what, count in (("calls", len(batch.calls)), ("variables", len(batch.variables))):
+        if count > limits.BATCH_CALLS:
+            raise too_large(what, count, limits.BATCH_CALLS, unit="entries")
+    compiled = Compiled()
+    for index, value in enumerate(batch.variables):
+        where = f"variables[{index}]"
+        _check_id(value.semantic_var_id, f"{where}.semantic_var_id")
+        check_name(value.name, f"{where}.name")
+        compiled.add_text(value.value, f"{where}.value", limits.VALUE_BYTES)
+        compiled.values.append(
+            manager_pb2.NewValue(variable_id=value.semantic_var_id, name=value.name, value=value.value)
+        )
+    for index, call in enumerate(batch.calls):
+        _compile_call(compiled, call, f"calls[{index}].")
+    return compiled
+
+
+def _compile_call(compiled: Compiled, call: models.NewCall, at: str) -> None:
+    check_name(call.name, f"{at}name")
+    check_name(call.model, f"{at}model")
+    compiled.add_text(call.prompt, f"{at}prompt", limits.TEMPLATE_BYTES)
+    if len(call.placeholders) > limits.PLACEHOLDERS:
+        raise too_large(f"{at}placeholders", len(call.placeholders), limits.PLACEHOLDERS, unit="entries")
+    by_name: dict[str, models.NewPlaceholder] = {}
+    for index, placeholder in enumerate(call.placeholders):
+        where = f"{at}placeholders[{index}]"
+        _check_placeholder(placeholder, where)
+        if placeholder.name in by_name:
+            raise Fault(
+                errors.PLACEHOLDER_MISMATCH,
+                f"{where}.name: {placeholder.name!r} is declared twice",
+                field=f"{where}.name",
+            )
+        by_name[placeholder.name] = placeholder
+    pieces = _pieces(call, by_name, at)
+    variables = {
+        name: _variable(compiled, placeholder, f"{at}placeholders[{index}]")
+        for index, (name, placeholder) in enumerate(by_name.items())
+    }
+    compiled.calls.append(
+        manager_pb2.NewCall(
+            name=call.name,
+            model=call.model,
+            segments=[_segment(piece, by_name, variables) for piece in pieces],
+        )
+    )
+    compiled.placeholders.append(
+        [
+            models.PlaceholderResource(name=name, in_out=p.in_out, semantic_var_id=variables[name])
+            for name, p in by_name.items()
+        ]
+    )
+
+
+def _pieces(call: models.NewCall, by_name: dict[str, models.NewPlaceholder], at: str) -> tuple[Piece, ...]:
+    inputs = [name for name, placeholder in by_name.items() if placeholder.in_out == "in"]
+    outputs = [name for name, placeholder in by_name.items() if placeholder.in_out == "out"]
+    try:
+        return bind(parse(call.prompt), inputs, outputs)
+    except PlaceholderError as error:
+        names = list(by_name)
+        at_hole = error.line > 0 or error.name not in by_name
+        where = f"{at}prompt" if at_hole else f"{at}placeholders[{names.index(error.name)}].name"
+        raise Fault(errors.PLACEHOLDER_MISMATCH, f"{where}: {error}", field=where) from None
+    except TemplateError as error:
+        raise Fault(errors.INVALID_TEMPLATE, f"{at}prompt: {error}", field=f"{at}prompt") from None
+
+
+def _check_placeholder(placeholder: models.NewPlaceholder, where: str) -> None:
+    check_name(placeholder.name, f"{where}.name")
+    for index, name in enumerate(placeholder.transforms):
+        if name not in TRANSFORMS:
+            path = f"{where}.transforms[{index}]"
+            raise Fault(errors.INVALID_REQUEST, f"{path}: there are {', '.join(TRANSFORMS)}", field=path)
+    given = (placeholder.semantic_var_id is not None) + (placeholder.value is not None)
+    if placeholder.in_out == "in":
+        if given != 1:
+            raise Fault(
+                errors.INVALID_REQUEST,
+                f"{where}: an input has either a semantic_var_id or a value, and this has "
+                f"{'both' if given else 'neither'}",
+                field=where,
+            )
+        if placeholder.sampling is not None:
+            raise Fault(
+                errors.INVALID_REQUEST, f"{where}.sampling: an input has none", field=f"{where}.sampling"
+            )
+    elif placeholder.value is not None:
+        raise Fault(errors.INVALID_REQUEST, f"{where}.value: an output has none", field=f"{where}.value")
+    if placeholder.semantic_var_id is not None:
+        _check_id(placeholder.semantic_var_id, f"{where}.semantic_var_id")
+    if placeholder.sampling is not None:
+        _check_sampling(placeholder.sampling, f"{where}.sampling")
+
+
+def _check_id(text: str, where: str) -> None:
+    if not is_id(text):
+        raise Fault(errors.INVALID_REQUEST, f"{where}: an id is {ID_RULE}", field=where)
+
+
+def _check_sampling(sampling: models.SamplingSettings, where: str) -> None:
+    def refuse(name: str, why: str) -> Fault:
+        return Fault(errors.INVALID_SAMPLING, f"{where}.{name}: {why}", field=f"{where}.{name}")
+
+    if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
+        raise refuse("min_tokens", f"{sampling.min_tokens} is more than max_tokens")
+    if len(sampling.stop) > limits.STOP_TEXTS:
+        raise refuse("stop", f"{len(sampling.stop)} texts; the limit is {limits.STOP_TEXTS}")
+    for index, text in enumerate(sampling.stop):
+        check_text(text, f"{where}.stop[{index}]", limit_bytes=limits.STOP_BYTES)
+        if not text:
+            raise refuse(f"stop[{index}]", "an empty text would end every output at once")
+
+
+def _variable(compiled: Compiled, placeholder: models.NewPlaceholder, where: str) -> str:
+    """The id of the variable that stands for a placeholder; a value becomes a variable of its own."""
+    if placeholder.semantic_var_id is not None:
+        return placeholder.semantic_var_id
+    variable_id = new_variable_id()
+    if placeholder.value is not None:
+        compiled.add_text(placeholder.value, f"{where}.value", limits.VALUE_BYTES)
+        compiled.values.append(
+            manager_pb2.NewValue(variable_id=variable_id, name=placeholder.name, value=placeholder.value)
+        )
+    return variable_id
+
+
+def _segment(
+    piece: Piece, by_name: dict[str, models.NewPlaceholder], variables: dict[str, str]
+) -> common_pb2.Segment:
+    if isinstance(piece, Text):
+        return common_pb2.Segment(text=piece.text)
+    placeholder = by_name[piece.name]
+    if piece.direction == "input":
+        return common_pb2.Segment(
+            input=common_pb2.InputHole(
+                name=piece.name, variable_id=variables[piece.name], transforms=placeholder.transforms
+            )
+        )
+    return common_pb2.Segment(
+        output=common_pb2.OutputHole(
+            name=piece.name,
+            variable_id=variables[piece.name],
+            sampling=_sampling(placeholder.sampling or models.SamplingSettings()),
+            transforms=placeholder.transforms,
+        )
+    )
+
+
+def _sampling(sampling: models.SamplingSettings) -> common_pb2.Sampling:
+    return common_pb2.Sampling(
+        max_tokens=sampling.max_tokens or 0,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        seed=sampling.seed,
+        ignore_eos=sampling.ignore_eos,
+        stop=sampling.stop,
+        min_tokens=sampling.min_tokens,
+    )

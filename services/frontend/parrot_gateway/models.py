@@ -1,0 +1,292 @@
+"""The shapes of the HTTP API: what clients send, and what they get."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+from parrot_runtime import limits
+
+MAX_TOKENS = 1_048_576
+SESSION_S = 86_400
+
+
+def _direction(given: object) -> object:
+    if isinstance(given, bool):
+        return "in" if given else "out"
+    return {"input": "in", "output": "out"}.get(given, given) if isinstance(given, str) else given
+
+
+def _listed(given: object) -> object:
+    return [given] if isinstance(given, str) else given
+
+
+TextList = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=list[str] | str)]
+
+
+class _Sent(BaseModel):
+    """What a client sends: strictly typed, and nothing beside."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewSession(_Sent):
+    """A session to be made."""
+
+    label: str = Field(
+        default="", description="for people; 200 characters at most", examples=["nightly summary"]
+    )
+    timeout_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=SESSION_S,
+        description="seconds until it is ended; the server's default is 3600",
+    )
+
+
+class SamplingSettings(_Sent):
+    """How an output is generated."""
+
+    max_tokens: int | None = Field(
+        default=None, ge=1, le=MAX_TOKENS, description="longest output; by default what the window leaves"
+    )
+    temperature: float = Field(default=1.0, ge=0, le=2, description="0 is greedy")
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0, le=MAX_TOKENS, description="0: no limit")
+    seed: int | None = Field(default=None, ge=-(1 << 63), le=(1 << 63) - 1)
+    ignore_eos: bool = Field(
+        default=False, description="generate up to max_tokens even when the model wants to end"
+    )
+    stop: TextList = Field(
+        default_factory=list, description="a text, or up to 16; the output ends before any of them"
+    )
+    min_tokens: int = Field(default=0, ge=0, le=MAX_TOKENS)
+
+
+class NewPlaceholder(_Sent):
+    """What stands in for a hole of the template."""
+
+    name: str = Field(description="the hole's name", examples=["task"])
+    in_out: Annotated[
+        Literal["in", "out"],
+        BeforeValidator(_direction, json_schema_input_type=Literal["in", "out", "input", "output"] | bool),
+    ] = Field(description='"in" or "out"; "input" and true read as "in", "output" and false as "out"')
+    semantic_var_id: str | None = Field(
+        default=None,
+        description="in: the variable to read; out: the id of the variable to make, by default a new one",
+    )
+    value: str | None = Field(default=None, description="in: a text, instead of a variable")
+    transforms: TextList = Field(
+        default_factory=list, description="applied in order: strip, first_line", max_length=16
+    )
+    sampling: SamplingSettings | None = Field(default=None, description="out: how it is generated")
+
+
+class NewCall(_Sent):
+    """A semantic function call."""
+
+    prompt: str = Field(
+        description="the template: {{name}}, {{input:name}} or {{output:name}} is a hole, "
+        "{{'{{'}} stands for two literal braces",
+        examples=["Summarize: {{input:text}}\nSummary: {{output:summary}}"],
+    )
+    placeholders: list[NewPlaceholder] = Field(description="one for each name in the template")
+    name: str = Field(default="", description="the function's name; for people and statistics")
+    model: str = Field(default="", description="the model to use; empty: any")
+
+
+class NewValue(_Sent):
+    """A variable that gets its value with a batch."""
+
+    semantic_var_id: str
+    value: str
+    name: str = ""
+
+
+class NewBatch(_Sent):
+    """Calls that are accepted together, or not at all."""
+
+    calls: list[NewCall]
+    variables: list[NewValue] = Field(default_factory=list)
+
+
+def _shape(given: object) -> str:
+    return "single" if isinstance(given, dict) and "prompt" in given and "calls" not in given else "batch"
+
+
+NewCalls = Annotated[
+    Annotated[NewBatch, Tag("batch")] | Annotated[NewCall, Tag("single")], Discriminator(_shape)
+]
+
+
+class VariableValue(_Sent):
+    """The value of a variable that no call makes."""
+
+    value: str = Field(description=f"at most {limits.VALUE_BYTES:,} bytes of UTF-8")
+    name: str = Field(default="", description="for people")
+
+
+class Problem(BaseModel):
+    """Why something could not be done (RFC 9457); members that say nothing are absent."""
+
+    type: str = Field(examples=["urn:parrot:problem:too_large"])
+    title: str
+    status: int
+    detail: str = Field(description="what happened, and how to mend it")
+    field: str = Field(
+        default="", description="the field of the request", examples=["calls[2].placeholders[0].value"]
+    )
+    session_id: str = ""
+    call_id: str = ""
+    semantic_var_id: str = ""
+    cause_type: str = Field(default="", description="the type of the failure that this one follows from")
+    cause_call_id: str = ""
+    may_retry: bool = Field(description="the same request may succeed later")
+
+
+ProblemMembers = Annotated[dict[str, Any] | None, Field(description="a Problem; null when nothing failed")]
+
+
+class SessionResource(BaseModel):
+    """A session. Times are milliseconds since 1970; null when not reached."""
+
+    id: str
+    label: str
+    state: str
+    created_unix_ms: int
+    deadline_unix_ms: int
+    ended_unix_ms: int | None
+    trace_id: str
+
+
+class Edge(BaseModel):
+    """Which variable stands in a hole."""
+
+    name: str
+    semantic_var_id: str
+
+
+class Usage(BaseModel):
+    """Tokens a call used; cached ones are among the prompt's."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class Timings(BaseModel):
+    """Where a call's time on its engine went."""
+
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+
+
+class CallResource(BaseModel):
+    """A call and how far it came."""
+
+    id: str
+    name: str
+    model: str
+    state: str
+    inputs: list[Edge]
+    outputs: list[Edge]
+    error: ProblemMembers
+    engine: str
+    attempt: int
+    usage: Usage
+    timings: Timings
+    accepted_unix_ms: int
+    ready_unix_ms: int | None
+    dispatched_unix_ms: int | None
+    ended_unix_ms: int | None
+
+
+class VariableSummary(BaseModel):
+    """A variable without its text."""
+
+    id: str
+    name: str
+    state: str
+    producer_call_id: str
+    consumer_call_ids: list[str]
+    size_bytes: int
+    error: ProblemMembers
+    ready_unix_ms: int | None
+
+
+class VariableResource(VariableSummary):
+    """A variable; `value` is null until it is ready."""
+
+    value: str | None
+
+
+class SessionGraph(SessionResource):
+    """A session with its calls and variables."""
+
+    calls: list[CallResource]
+    variables: list[VariableSummary]
+
+
+class PlaceholderResource(BaseModel):
+    """A placeholder, and the variable that stands for it."""
+
+    name: str
+    in_out: Literal["in", "out"]
+    semantic_var_id: str
+
+
+class AcceptedCall(BaseModel):
+    """A call that was accepted."""
+
+    id: str
+    name: str
+    placeholders: list[PlaceholderResource]
+
+
+class AcceptedCalls(BaseModel):
+    """The calls of a request, in its order."""
+
+    calls: list[AcceptedCall]
+
+
+class ModelResource(BaseModel):
+    """A model that can be asked for."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "parrot"
+    context_window_tokens: int
+    engines: int
+
+
+class ModelList(BaseModel):
+    """The models served now, in the shape OpenAI's clients know."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelResource]
+
+
+class EngineResource(BaseModel):
+    """An engine."""
+
+    id: str
+    model: str
+    state: str
+    running: int
+    capacity: int
+    backend: str
+
+
+class EngineList(BaseModel):
+    """The engines the manager knows."""
+
+    engines: list[EngineResource]
+
+
+class Health(BaseModel):
+    """That the process answers."""
+
+    status: Literal["ok", "ready"]

@@ -1,0 +1,92 @@
+"""One span and one log line a request. Neither holds a body, a query, or a path nobody serves."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import structlog
+from opentelemetry import context as otel_context
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from parrot_gateway.problems import problem_response
+from parrot_runtime import errors, telemetry
+from parrot_runtime.errors import Fault
+
+log = structlog.get_logger()
+
+_QUIET = {"/healthz", "/readyz"}
+
+
+class Observed:
+    """ASGI middleware: continues the client's trace, logs, and answers what nothing else caught."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+        began = time.monotonic()
+        status = 0
+
+        async def watched_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        token = otel_context.attach(telemetry.extract(headers))
+        try:
+            with telemetry.tracer().start_as_current_span(scope["method"], kind=SpanKind.SERVER) as span:
+                try:
+                    await self._app(scope, receive, watched_send)
+                # The last resort: whatever a route raises is logged here, and the client is told so.
+                except Exception:
+                    log.exception("request failed", route=_route(scope))
+                    await self._answer(status, scope, receive, watched_send)
+                _describe(span, scope, status)
+        finally:
+            otel_context.detach(token)
+            _log(scope, status, time.monotonic() - began, telemetry.trace_id_of(headers))
+
+    async def _answer(self, status: int, scope: Scope, receive: Receive, send: Send) -> None:
+        if not status:
+            fault = Fault(errors.INTERNAL, "an unexpected error; the gateway's log has it")
+            await problem_response(fault)(scope, receive, send)
+
+
+def _route(scope: Scope) -> str:
+    return getattr(scope.get("route"), "path", "")
+
+
+def _describe(span: Any, scope: Scope, status: int) -> None:
+    route = _route(scope)
+    span.update_name(f"{scope['method']} {route}".strip())
+    span.set_attribute("http.request.method", scope["method"])
+    span.set_attribute("http.route", route)
+    span.set_attribute("http.response.status_code", status)
+    session_id = scope.get("path_params", {}).get("session_id")
+    if session_id and route:
+        span.set_attribute("parrot.session_id", str(session_id)[:64])
+    if status >= 500:
+        span.set_status(Status(StatusCode.ERROR))
+
+
+def _log(scope: Scope, status: int, seconds: float, trace_id: str) -> None:
+    route = _route(scope)
+    quiet = route in _QUIET and status < 400
+    fault = scope.get("parrot.fault")
+    fields: dict[str, object] = {"problem": fault.kind.type} if isinstance(fault, Fault) else {}
+    session_id = scope.get("path_params", {}).get("session_id")
+    if session_id:
+        fields["session_id"] = str(session_id)[:64]
+    if trace_id:
+        fields["trace_id"] = trace_id
+    write = log.debug if quiet else log.info
+    write(
+        "request", method=scope["method"], route=route, status=status, ms=round(seconds * 1000, 2), **fields
+    )

@@ -1,0 +1,1 @@
+"""The paths of the HTTP API, one module a kind of resource."""

@@ -1,0 +1,72 @@
+"""Calls: submitted in batches."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body
+from fastapi.responses import Response
+
+from parrot_gateway import models
+from parrot_gateway.bodies import StrictRoute
+from parrot_gateway.compiling import compile_calls
+from parrot_gateway.gateway import GatewayDep, answer
+
+router = APIRouter(prefix="/v1/sessions/{session_id}/calls", tags=["calls"], route_class=StrictRoute)
+
+_EXAMPLES = {
+    "map-reduce": {
+        "summary": "two calls, the second of which reads what the first makes",
+        "value": {
+            "calls": [
+                {
+                    "name": "summarize",
+                    "prompt": "Summarize: {{text}}\nSummary: {{summary}}",
+                    "placeholders": [
+                        {"name": "text", "in_out": "in", "value": "Once upon a time ..."},
+                        {
+                            "name": "summary",
+                            "in_out": "out",
+                            "semantic_var_id": "summary-1",
+                            "sampling": {"max_tokens": 48, "temperature": 0},
+                        },
+                    ],
+                },
+                {
+                    "name": "title",
+                    "prompt": "Give this a title: {{input:summary}}\nTitle: {{output:title}}",
+                    "placeholders": [
+                        {"name": "summary", "in_out": "in", "semantic_var_id": "summary-1"},
+                        {"name": "title", "in_out": "out", "transforms": ["strip"]},
+                    ],
+                },
+            ]
+        },
+    },
+    "one call": {
+        "value": {
+            "prompt": "Write Python code of {{input:task}}.\nCode: {{output:code}}",
+            "placeholders": [
+                {"name": "task", "in_out": "in", "value": "a snake game"},
+                {"name": "code", "in_out": "out"},
+            ],
+        }
+    },
+}
+
+
+@router.post("", status_code=201, response_model=models.AcceptedCalls)
+async def submit_calls(
+    gateway: GatewayDep,
+    session_id: str,
+    body: Annotated[models.NewCalls, Body(openapi_examples=_EXAMPLES)],
+) -> Response:
+    """Adds calls to the session: all of them, or none. They are stored when the answer comes."""
+    compiled = compile_calls(body)
+    sent = body.calls if isinstance(body, models.NewBatch) else [body]
+    call_ids = await gateway.manager.submit_calls(session_id, compiled.calls, compiled.values)
+    accepted = [
+        models.AcceptedCall(id=call_id, name=call.name, placeholders=placeholders)
+        for call_id, call, placeholders in zip(call_ids, sent, compiled.placeholders, strict=True)
+    ]
+    return answer(models.AcceptedCalls(calls=accepted), 201)

@@ -1,0 +1,36 @@
+"""Sessions: made, looked at, ended."""
+
+from __future__ import annotations
+
+import math
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from parrot_gateway import models, resources
+from parrot_gateway.bodies import StrictRoute
+from parrot_gateway.gateway import GatewayDep, answer
+from parrot_runtime.text import check_name
+
+router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=StrictRoute)
+
+
+@router.post("", status_code=201, response_model=models.SessionResource)
+async def create_session(gateway: GatewayDep, body: models.NewSession | None = None) -> Response:
+    """Makes a session, which calls are then added to."""
+    sent = body or models.NewSession()
+    check_name(sent.label, "label")
+    timeout_ms = 0 if sent.timeout_s is None else max(1, math.ceil(sent.timeout_s * 1000))
+    return answer(resources.session(await gateway.manager.create_session(sent.label, timeout_ms)), 201)
+
+
+@router.get("/{session_id}", response_model=models.SessionGraph)
+async def get_session(gateway: GatewayDep, session_id: str) -> Response:
+    """The session's calls and variables, their states, and where the time went."""
+    return answer(resources.graph(await gateway.manager.get_session(session_id)))
+
+
+@router.delete("/{session_id}", response_model=models.SessionResource)
+async def close_session(gateway: GatewayDep, session_id: str) -> Response:
+    """Ends the session; what is unfinished is cancelled."""
+    return answer(resources.session(await gateway.manager.close_session(session_id)))

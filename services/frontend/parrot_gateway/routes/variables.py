@@ -1,0 +1,90 @@
+"""Variables: set, and waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from parrot_gateway import models, resources
+from parrot_gateway.bodies import StrictRoute
+from parrot_gateway.closing import GatewayClosing
+from parrot_gateway.compiling import check_value
+from parrot_gateway.gateway import Gateway, GatewayDep, answer
+from parrot_gateway.watch import Ended, Watch
+
+LONGEST_WAIT_S = 300.0
+
+router = APIRouter(
+    prefix="/v1/sessions/{session_id}/variables/{variable_id}", tags=["variables"], route_class=StrictRoute
+)
+
+
+@router.put("", response_model=models.VariableSummary)
+async def set_variable(
+    gateway: GatewayDep, session_id: str, variable_id: str, body: models.VariableValue
+) -> Response:
+    """Gives a variable that no call makes its value, once."""
+    check_value(body, variable_id)
+    variable = await gateway.manager.set_variable(session_id, variable_id, body.value, body.name)
+    return answer(resources.summary(variable))
+
+
+@router.get("", response_model=models.VariableResource)
+async def get_variable(
+    request: Request,
+    gateway: GatewayDep,
+    session_id: str,
+    variable_id: str,
+    wait_s: Annotated[
+        float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False, description="how long to wait for its end")
+    ] = 30.0,
+) -> Response:
+    """The variable at its end, or as it is when `wait_s` have passed."""
+    if wait_s == 0:
+        got = await gateway.manager.get_variable(session_id, variable_id)
+        ready = resources.variable_state(got.variable) == "ready"
+        return answer(resources.variable(got.variable, got.value if ready else None))
+    return await _while_connected(request, _await_end(gateway, session_id, variable_id, wait_s))
+
+
+async def _await_end(gateway: Gateway, session_id: str, variable_id: str, wait_s: float) -> Response:
+    async with gateway.watch(session_id, variable_id) as watch:
+        try:
+            ended = await gateway.closing.interruptible(_end_of(watch, wait_s))
+        except GatewayClosing:
+            ended = None
+        variable = ended.variable if ended is not None else watch.variable
+        return answer(resources.variable(variable, ended.text if ended is not None else None))
+
+
+async def _end_of(watch: Watch, wait_s: float) -> Ended | None:
+    deadline = time.monotonic() + wait_s
+    while (left_s := deadline - time.monotonic()) > 0:
+        news = await watch.next(left_s)
+        if isinstance(news, Ended):
+            return news
+    return None
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """The work's answer; the work is given up when the client goes away."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        # Nobody reads the answer to one who left.
+        return await working if working.done() else Response(status_code=499)
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

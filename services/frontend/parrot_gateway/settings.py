@@ -1,0 +1,29 @@
+"""The gateway's settings."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from parrot_runtime.settings import ServiceSettings
+
+LONGEST_SILENCE_S = 15.0
+"""Proxies cut a stream that is silent for long; no stream of ours is, for longer than this."""
+
+
+class GatewaySettings(ServiceSettings):
+    """What the gateway needs to know."""
+
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(default=8080, ge=0, le=65535, description="port to listen on; 0: any free one")
+    manager_address: str = Field(
+        default="127.0.0.1:7400", description="the manager's gRPC address, host:port"
+    )
+    heartbeat_s: float = Field(
+        default=10.0, gt=0, le=LONGEST_SILENCE_S, description="longest silence of an event stream"
+    )
+    recheck_s: float = Field(
+        default=5.0, gt=0, description="how often the manager is asked about a variable the bus is silent on"
+    )
+    stop_s: int = Field(
+        default=5, ge=1, description="how long requests may take to end when the gateway stops"
+    )

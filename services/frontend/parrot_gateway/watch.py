@@ -1,0 +1,224 @@
+"""Watches one variable until its end: text from the bus, the truth from the manager.
+
+The bus is listened to first and the manager asked then, so nothing falls between. An end heard on
+the bus is told once the manager has it too: whoever has read a value finds its call done. While the
+bus is silent the manager is asked again, should an announcement have been lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from parrot_gateway.manager_client import TENANT, ManagerClient
+from parrot_proto.common.v1 import common_pb2
+from parrot_proto.manager.v1 import manager_pb2
+from parrot_runtime import errors
+from parrot_runtime.errors import Fault
+from parrot_runtime.values.finals import FinalRecord
+from parrot_runtime.values.reader import Chunk, Cursor, Feeds, SessionFeed
+
+ENDS: Final = frozenset(
+    {
+        common_pb2.VARIABLE_STATE_READY,
+        common_pb2.VARIABLE_STATE_FAILED,
+        common_pb2.VARIABLE_STATE_CANCELLED,
+    }
+)
+CONFIRM_FIRST_S: Final = 0.005
+CONFIRM_LAST_S: Final = 0.5
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The variable's end, as the manager has it; `text` is set when it is ready."""
+
+    variable: manager_pb2.Variable
+    text: str | None
+
+
+class Watch(Protocol):
+    """One reader's view of one variable."""
+
+    variable: manager_pb2.Variable
+    """As the manager last told."""
+
+    async def next(self, timeout_s: float) -> Chunk | Ended | None:
+        """What comes next: text, the end, or None when nothing came within `timeout_s`.
+
+        Raises:
+            Fault: `invalid_request`, when the offset is none of the value's; `not_found`, when the
+                variable is gone.
+        """
+        ...
+
+
+@asynccontextmanager
+async def watching(
+    manager: ManagerClient,
+    feeds: Feeds,
+    session_id: str,
+    variable_id: str,
+    *,
+    offset_bytes: int = 0,
+    recheck_s: float,
+) -> AsyncIterator[Watch]:
+    """A watch for the length of the `async with`, of one who has everything before `offset_bytes`.
+
+    Raises:
+        Fault: `not_found`; `unavailable`; `invalid_request` when a value that is complete has no such
+            offset.
+    """
+    got = await manager.get_variable(session_id, variable_id)
+    if got.variable.state in ENDS:
+        yield _Known(got, offset_bytes)
+        return
+    async with feeds.session(TENANT, session_id) as feed:
+        live = _Live(manager, feed, session_id, got.variable, offset_bytes=offset_bytes, recheck_s=recheck_s)
+        await live.refresh()
+        yield live
+
+
+class _Known:
+    """A variable that had ended before the watch began: the bus is not needed."""
+
+    def __init__(self, got: manager_pb2.GetVariableResponse, offset_bytes: int) -> None:
+        self.variable = got.variable
+        self._end = _ended(got)
+        data = (self._end.text or "").encode()
+        if self._end.text is not None:
+            _check_offset(data, offset_bytes, self.variable.id)
+        self._rest = data[offset_bytes:].decode()
+        self._offset_bytes = offset_bytes
+
+    async def next(self, timeout_s: float) -> Chunk | Ended | None:
+        rest, self._rest = self._rest, ""
+        return Chunk(self._offset_bytes, rest) if rest else self._end
+
+
+class _Live:
+    """A variable that is awaited or being written."""
+
+    def __init__(
+        self,
+        manager: ManagerClient,
+        feed: SessionFeed,
+        session_id: str,
+        variable: manager_pb2.Variable,
+        *,
+        offset_bytes: int,
+        recheck_s: float,
+    ) -> None:
+        self.variable = variable
+        self._manager = manager
+        self._feed = feed
+        self._session_id = session_id
+        self._cursor: Cursor = feed.cursor(variable.id, offset_bytes)
+        self._recheck_s = recheck_s
+        self._recheck_at = 0.0
+        self._heard: FinalRecord | None = None
+        self._end: Ended | None = None
+        self._confirm_s = CONFIRM_FIRST_S
+
+    async def next(self, timeout_s: float) -> Chunk | Ended | None:
+        deadline = time.monotonic() + timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            news = await (self._listen(left_s) if self._heard is None else self._confirm(left_s))
+            if news is not None:
+                return news
+        return None
+
+    async def refresh(self) -> None:
+        """Asks the manager, and tells the feed of an end it may have missed.
+
+        Raises:
+            Fault: the manager's.
+        """
+        self._recheck_at = time.monotonic() + self._recheck_s
+        got = await self._manager.get_variable(self._session_id, self.variable.id)
+        self.variable = got.variable
+        if got.variable.state in ENDS:
+            self._end = _ended(got)
+            self._feed.resolve(_record_of(self._end))
+        elif got.variable.state == common_pb2.VARIABLE_STATE_STREAMING:
+            self._feed.catch_up()
+
+    async def _listen(self, left_s: float) -> Chunk | Ended | None:
+        silent_s = max(self._recheck_at - time.monotonic(), 0.0)
+        news = await self._cursor.next(min(left_s, silent_s))
+        if isinstance(news, Chunk):
+            self._recheck_at = time.monotonic() + self._recheck_s
+            return news
+        if news is not None:
+            self._heard = news.record
+            return self._end
+        if time.monotonic() >= self._recheck_at:
+            await self._try(self.refresh())
+        return None
+
+    async def _confirm(self, left_s: float) -> Ended | None:
+        """Waits for the manager to have the end that was heard."""
+        if self._end is None:
+            await self._try(self._look())
+        if self._end is None:
+            await asyncio.sleep(min(left_s, self._confirm_s))
+            self._confirm_s = min(2 * self._confirm_s, CONFIRM_LAST_S)
+        return self._end
+
+    async def _look(self) -> None:
+        got = await self._manager.get_variable(self._session_id, self.variable.id, with_value=False)
+        self.variable = got.variable
+        if got.variable.state not in ENDS:
+            return
+        ready = got.variable.state == common_pb2.VARIABLE_STATE_READY
+        heard = self._heard.text if self._heard is not None else None
+        if ready and heard is None:
+            await self.refresh()
+        else:
+            self._end = Ended(got.variable, heard if ready else None)
+
+    async def _try(self, asking: Awaitable[None]) -> None:
+        """Asks the manager; one that can't be reached is asked again later."""
+        try:
+            await asking
+        except Fault as fault:
+            if fault.kind is not errors.UNAVAILABLE:
+                raise
+            log.debug("the manager can't be asked now", session_id=self._session_id)
+
+
+def _ended(got: manager_pb2.GetVariableResponse) -> Ended:
+    ready = got.variable.state == common_pb2.VARIABLE_STATE_READY
+    return Ended(got.variable, got.value if ready else None)
+
+
+def _record_of(end: Ended) -> FinalRecord:
+    variable = end.variable
+    if end.text is not None:
+        return FinalRecord(variable.id, text=end.text)
+    if variable.state == common_pb2.VARIABLE_STATE_FAILED:
+        return FinalRecord(variable.id, failure=variable.failure)
+    return FinalRecord(variable.id, cancelled=variable.failure.message or "cancelled")
+
+
+def _check_offset(data: bytes, offset_bytes: int, variable_id: str) -> None:
+    if offset_bytes > len(data):
+        reason = f"lies beyond the value's {len(data)} bytes"
+    elif offset_bytes < len(data) and data[offset_bytes] & 0xC0 == 0x80:
+        reason = "lies within a character"
+    else:
+        return
+    raise Fault(
+        errors.INVALID_REQUEST,
+        f"offset {offset_bytes} {reason}; use an id that the stream sent",
+        field="Last-Event-ID",
+        variable_id=variable_id,
+    )

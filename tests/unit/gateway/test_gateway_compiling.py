@@ -1,0 +1,212 @@
+"""Calls become segments; limits and mistakes are found before the manager is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from parrot_gateway import models
+from parrot_gateway.compiling import compile_calls
+from parrot_gateway.events import EVENT_CHARS, _deltas, _event, offset_of
+from parrot_gateway.problems import invalid, problem_of
+from parrot_runtime import errors, limits
+from parrot_runtime.errors import Fault, Kind
+from parrot_runtime.ids import is_id
+from parrot_runtime.values.reader import Chunk
+
+CALLS: TypeAdapter[models.NewBatch | models.NewCall] = TypeAdapter(models.NewCalls)
+X = {"name": "x", "in_out": "in", "value": "text"}
+Y = {"name": "y", "in_out": "out"}
+
+
+def call(prompt: str = "{{x}}: {{y}}", *placeholders: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A call as a client sends it."""
+    return {"prompt": prompt, "placeholders": list(placeholders or (X, Y)), **fields}
+
+
+def refusal(body: dict[str, Any]) -> Fault:
+    """Why a body is refused."""
+    try:
+        compile_calls(CALLS.validate_python(body))
+    except Fault as fault:
+        return fault
+    except ValidationError as error:
+        found = error.errors()
+        return invalid([{**first, "loc": ("body", *first["loc"])} for first in found])
+    raise AssertionError("it was accepted")
+
+
+def test_a_template_becomes_segments_and_a_value_a_variable_beside_it() -> None:
+    sampling = {"max_tokens": 5, "temperature": 0, "stop": "\n", "seed": -3}
+    body = call(
+        "Say {{ x }}{{'{{'}}x}}: {{output:y}}",
+        {**X, "value": "{{y}}\0", "in_out": "input", "transforms": "strip"},
+        {**Y, "sampling": sampling, "semantic_var_id": "out-1"},
+        name="f",
+        model="m",
+    )
+    compiled = compile_calls(CALLS.validate_python(body))
+    (made,), (value,) = compiled.calls, compiled.values
+    assert [segment.WhichOneof("piece") for segment in made.segments] == ["text", "input", "text", "output"]
+    assert made.segments[2].text == "{{x}}: "
+    assert (value.value, value.name, is_id(value.variable_id)) == ("{{y}}\0", "x", True)
+    assert made.segments[1].input.variable_id == value.variable_id
+    assert list(made.segments[1].input.transforms) == ["strip"]
+    output = made.segments[3].output
+    assert (output.variable_id, output.sampling.max_tokens, output.sampling.seed) == ("out-1", 5, -3)
+    assert (output.sampling.temperature, list(output.sampling.stop)) == (0, ["\n"])
+
+
+def test_what_is_not_said_has_its_documented_default() -> None:
+    compiled = compile_calls(CALLS.validate_python(call()))
+    sampling = compiled.calls[0].segments[-1].output.sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (0, 1, 1)
+    assert not sampling.HasField("seed")
+
+
+@pytest.mark.parametrize("spelling", ["in", "input", True])
+def test_directions_have_three_spellings(spelling: object) -> None:
+    compile_calls(CALLS.validate_python(call("{{x}}: {{y}}", {**X, "in_out": spelling}, Y)))
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "field"),
+    [
+        (call("{{x}}: {{y"), errors.INVALID_TEMPLATE, "prompt"),
+        (call("{{x}} {{é}}: {{y}}"), errors.INVALID_TEMPLATE, "prompt"),
+        (call("{{x}} {{w}}: {{y}}"), errors.PLACEHOLDER_MISMATCH, "prompt"),
+        (call("{{x}}"), errors.PLACEHOLDER_MISMATCH, "placeholders[1].name"),
+        (call("{{x}}", X), errors.PLACEHOLDER_MISMATCH, "prompt"),
+        (call("{{x}} {{y}}", X, X, Y), errors.PLACEHOLDER_MISMATCH, "placeholders[1].name"),
+        (call("{{x}} {{y}} {{y}}"), errors.PLACEHOLDER_MISMATCH, "prompt"),
+        (call("{{x}}", {**X, "semantic_var_id": "v"}, Y), errors.INVALID_REQUEST, "placeholders[0]"),
+        (call("{{x}}", {"name": "x", "in_out": "in"}, Y), errors.INVALID_REQUEST, "placeholders[0]"),
+        (call("{{x}}", X, {**Y, "value": ""}), errors.INVALID_REQUEST, "placeholders[1].value"),
+        (call("{{x}}", {**X, "sampling": {}}), errors.INVALID_REQUEST, "placeholders[0].sampling"),
+        (call("{{x}}", {**X, "transforms": ["no"]}), errors.INVALID_REQUEST, "placeholders[0].transforms[0]"),
+        (
+            call("{{x}}", {**Y, "semantic_var_id": "a.b"}),
+            errors.INVALID_REQUEST,
+            "placeholders[0].semantic_var_id",
+        ),
+        (call("{{x}}", {**X, "in_out": "both"}), errors.INVALID_REQUEST, "placeholders[0].in_out"),
+        (call("{{x}}", {**X, "in_out": 1}), errors.INVALID_REQUEST, "placeholders[0].in_out"),
+        (call("{{x}}", {**X, "more": 1}), errors.INVALID_REQUEST, "placeholders[0].more"),
+        (call("{{x}}", {"in_out": "in"}), errors.INVALID_REQUEST, "placeholders[0].name"),
+        (call("{{x}}: {{y}}", name=5), errors.INVALID_REQUEST, "name"),
+        (call("{{x}}: {{y}}", name="a\nb"), errors.INVALID_TEXT, "name"),
+        (call("{{x}}: {{y}}", name="a" * 201), errors.TOO_LARGE, "name"),
+        (call("{{x}}: {{y}}", model="a\0"), errors.INVALID_TEXT, "model"),
+        (call("{{x}}" * 2000, *[X] * 1025), errors.TOO_LARGE, "placeholders"),
+        ({"calls": []}, errors.INVALID_REQUEST, "calls"),
+        ({"calls": [call()] * 4097}, errors.TOO_LARGE, "calls"),
+        ({"calls": {}}, errors.INVALID_REQUEST, "calls"),
+        ({}, errors.INVALID_REQUEST, "calls"),
+        ({"calls": [call(), call("{{")]}, errors.INVALID_TEMPLATE, "calls[1].prompt"),
+        ({"calls": [call(), {"prompt": 3, "placeholders": []}]}, errors.INVALID_REQUEST, "calls[1].prompt"),
+        (
+            {"calls": [call()], "variables": [{"semantic_var_id": "a b", "value": ""}]},
+            errors.INVALID_REQUEST,
+            "variables[0].semantic_var_id",
+        ),
+    ],
+)
+def test_a_mistake_is_refused_with_its_kind_and_field(body: dict[str, Any], kind: Kind, field: str) -> None:
+    fault = refusal(body)
+    assert (fault.kind, fault.field) == (kind, field), fault.message
+
+
+@pytest.mark.parametrize(
+    ("sampling", "name"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 10**30}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"seed": 1 << 63}, "seed"),
+        ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": ["a", ""]}, "stop[1]"),
+        ({"best_of": 2}, "best_of"),
+    ],
+)
+def test_sampling_out_of_range_is_refused(sampling: dict[str, Any], name: str) -> None:
+    fault = refusal(call("{{x}}: {{y}}", X, {**Y, "sampling": sampling}))
+    assert fault.kind is errors.INVALID_SAMPLING
+    assert fault.field == f"placeholders[1].sampling.{name}"
+
+
+@pytest.mark.parametrize("char", ["a", "é", "漢", "😀"])
+def test_limits_count_bytes_of_utf8(char: str) -> None:
+    size = len(char.encode())
+    for prompt, value, field, limit in (
+        ("{{x}}: {{y}}", char, "placeholders[0].value", limits.VALUE_BYTES),
+        (char, "", "prompt", limits.TEMPLATE_BYTES - len("{{x}}: {{y}}")),
+    ):
+        for over in (0, 1):
+            text = char * (limit // size + over)
+            prompt_text = prompt if value else text + "{{x}}: {{y}}"
+            body = call(prompt_text, {**X, "value": text if value else ""}, Y)
+            if over:
+                fault = refusal(body)
+                assert (fault.kind, fault.field) == (errors.TOO_LARGE, field)
+            else:
+                compile_calls(CALLS.validate_python(body))
+
+
+def test_a_batch_is_limited_as_a_whole() -> None:
+    value = {**X, "value": "a" * limits.VALUE_BYTES}
+    fault = refusal({"calls": [call("{{x}}: {{y}}", value, Y)] * 4 + [call()]})
+    assert fault.kind is errors.TOO_LARGE
+    assert "batch" in fault.message
+
+
+def test_a_stop_text_has_a_limit() -> None:
+    fault = refusal(call("{{x}}: {{y}}", X, {**Y, "sampling": {"stop": "漢" * 342}}))
+    assert fault.kind is errors.TOO_LARGE
+    assert fault.field == "placeholders[1].sampling.stop[0]"
+
+
+def test_a_problem_says_only_what_it_knows() -> None:
+    assert problem_of(Fault(errors.ENGINE_LOST, "gone", call_id="c-1", cause_type="engine_error")) == {
+        "type": "urn:parrot:problem:engine_lost",
+        "title": errors.ENGINE_LOST.title,
+        "status": 503,
+        "detail": "gone",
+        "call_id": "c-1",
+        "cause_type": "urn:parrot:problem:engine_error",
+        "may_retry": True,
+    }
+
+
+@pytest.mark.parametrize(("event_id", "offset"), [("", 0), ("v-1:0", 0), ("v-1:12", 12)])
+def test_an_event_id_is_an_offset(event_id: str, offset: int) -> None:
+    assert offset_of(event_id, "v-1") == offset
+
+
+@pytest.mark.parametrize("event_id", ["abc", "-1", "9999999", "v-2:1", "v-1:-1", "v-1:", "v-1:1 ", "v-1:٣"])
+def test_a_foreign_event_id_is_refused(event_id: str) -> None:
+    with pytest.raises(Fault, match="Last-Event-ID"):
+        offset_of(event_id, "v-1")
+
+
+def test_a_long_text_is_cut_into_events_that_join() -> None:
+    text = "漢a" * EVENT_CHARS
+    blocks = _deltas("v", Chunk(7, text))
+    assert len(blocks) == 2
+    assert blocks[-1].startswith(b"id: v:" + str(7 + len(text.encode())).encode() + b"\n")
+
+
+def test_an_event_has_no_line_end_inside() -> None:
+    block = _event("delta", {"text": "a\nb\rc\u2028d\u2029e\x85f\0😀"}).decode()
+    assert len(block.splitlines()) == 3
+    assert "😀" in block
