@@ -105,13 +105,13 @@ class _FaultInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
                         return await inner(request, context)
                     except Fault as fault:
                         span.set_status(Status(StatusCode.ERROR, fault.kind.type))
-                        return await _abort(context, fault)
+                        return await abort(context, fault)
                     except (asyncio.CancelledError, aio.AbortError):
                         raise
                     except Exception:
                         log.exception("rpc failed", method=method)
                         span.set_status(Status(StatusCode.ERROR, "internal"))
-                        return await _abort(
+                        return await abort(
                             context, Fault(errors.INTERNAL, "an unexpected error; the service's log has it")
                         )
             finally:
@@ -124,7 +124,8 @@ class _FaultInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
         )
 
 
-async def _abort(context: aio.ServicerContext[Any, Any], fault: Fault) -> NoReturn:
+async def abort(context: aio.ServicerContext[Any, Any], fault: Fault) -> NoReturn:
+    """Ends an RPC with the fault's status, the whole failure attached."""
     await context.abort(
         grpc.StatusCode[fault.kind.grpc],
         fault.kind.type,

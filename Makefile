@@ -1,0 +1,44 @@
+# The commands a newcomer needs. Each makes the environment first when it is not there.
+
+PYTHON := $(shell for python in .venv/bin/python python3.11 python3.12 python3.13 python3; do \
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& echo $$python && break; done)
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+unexport PYTHONPATH VIRTUAL_ENV
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint proto docs bench clean
+
+help: ## Show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with everything in it (minutes, once)
+	@test -n "$(PYTHON)" || { echo "make: there is no Python 3.11, 3.12 or 3.13 on the PATH" >&2; exit 1; }
+	@$(PYTHON) tools/setup_env.py
+
+demo: setup ## Run a real application through the real system, start to end
+	@python tools/demo.py
+
+test: setup ## Run all tests: unit, integration, end to end
+	@python -m pytest -q tests
+
+lint: setup ## Check style, types, the rooms' walls, the protos, and what is generated
+	ruff check .
+	ruff format --check .
+	mypy services tools tests examples benchmarks
+	lint-imports
+	buf lint
+	python tools/generate_protos.py --check
+	python tools/settings_table.py --check
+
+proto: setup ## Generate the code of the protos
+	python tools/generate_protos.py
+
+docs: setup ## Generate docs/configuration.md
+	python tools/settings_table.py
+
+bench: setup ## Run every benchmark, quickly; benchmarks/README.md says what they measure
+	@for name in imports streams outside writes start; do python benchmarks/$$name.py --quick || exit 1; done
+
+clean: ## Remove the environment and everything built
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,5 @@
+"""Runs `parrot` as a module."""
+
+from parrot_cli.main import main
+
+main()

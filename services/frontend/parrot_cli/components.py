@@ -1,0 +1,145 @@
+"""How each service of ours is run, and how to see that it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+import httpx
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from parrot_cli.child import Spec
+from parrot_cli.options import Backend, UpOptions
+from parrot_proto.manager.v1 import manager_pb2, manager_pb2_grpc
+from parrot_runtime import rpc
+
+PROBE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the services find one another."""
+
+    manager: str
+    nats_url: str
+    postgres_url: str
+
+
+class Services:
+    """The commands of the services."""
+
+    def __init__(self, options: UpOptions, addresses: Addresses) -> None:
+        self._options = options
+        self._addresses = addresses
+
+    def migrations(self) -> Spec:
+        """Brings the database's schema to what the manager expects, and ends."""
+        return self._spec("migrations", "parrot_manager", [*self._manager_flags, "--migrate"])
+
+    def manager(self) -> Spec:
+        """The manager; it drains before it stops, while the engines still run."""
+        flags = [*self._manager_flags, "--listen", self._addresses.manager]
+        return self._spec("manager", "parrot_manager", flags, stop_within_s=30, stop_stage=1)
+
+    def engine(self, engine_id: str) -> Spec:
+        """One engine."""
+        options = self._options
+        flags = [
+            *("--engine-id", engine_id),
+            *("--manager-address", self._addresses.manager),
+            *("--backend", options.backend.value),
+        ]
+        if options.backend is Backend.VLLM:
+            flags += ["--model", options.model, "--dtype", options.dtype.value]
+        return self._spec(f"engine {engine_id}", "parrot_engine", flags, stop_within_s=40, stop_stage=2)
+
+    def gateway(self) -> Spec:
+        """The gateway."""
+        flags = [
+            *("--host", self._options.host),
+            *("--port", str(self._options.port)),
+            *("--manager-address", self._addresses.manager),
+        ]
+        return self._spec("gateway", "parrot_gateway", flags, stop_within_s=15, stop_stage=0)
+
+    @property
+    def _manager_flags(self) -> list[str]:
+        return ["--postgres-url", self._addresses.postgres_url]
+
+    def _spec(
+        self, name: str, module: str, flags: Sequence[str], stop_within_s: float = 10, stop_stage: int = 0
+    ) -> Spec:
+        common = ["--nats-url", self._addresses.nats_url, "--log-level", self._options.log_level.value]
+        if self._options.otlp_endpoint:
+            common += ["--otlp-endpoint", self._options.otlp_endpoint]
+        command = [sys.executable, "-m", module, *flags, *common, "--log-format", "json"]
+        return Spec(name, command, stop_within_s=stop_within_s, stop_stage=stop_stage)
+
+
+class Probe:
+    """Asks the services whether they are ready."""
+
+    def __init__(self, manager_address: str, gateway_url: str) -> None:
+        self._manager_address = manager_address
+        self._manager_listens = False
+        self._channel = rpc.channel(manager_address)
+        self._http = httpx.AsyncClient(base_url=gateway_url, timeout=PROBE_S, trust_env=False)
+
+    async def close(self) -> None:
+        """Hangs up."""
+        await self._http.aclose()
+        await self._channel.close(None)
+
+    async def manager(self) -> str | None:
+        """Empty text once the manager serves; None before."""
+        if not await self._can_ask_manager():
+            return None
+        request = health_pb2.HealthCheckRequest()
+        try:
+            answer = await health_pb2_grpc.HealthStub(self._channel).Check(request, timeout=PROBE_S)
+        except aio.AioRpcError:
+            return None
+        return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else None
+
+    async def engine(self, engine_id: str) -> str | None:
+        """The engine's model and backend once the manager counts on it; None before."""
+        for engine in await self.engines():
+            if engine.id == engine_id and engine.state == "ready":
+                return f"{engine.model}, {engine.backend}"
+        return None
+
+    async def engines(self) -> list[manager_pb2.Engine]:
+        """The engines the manager knows; none while it can't be asked."""
+        if not await self._can_ask_manager():
+            return []
+        stub: manager_pb2_grpc.ManagerServiceAsyncStub
+        stub = manager_pb2_grpc.ManagerServiceStub(self._channel)
+        try:
+            answer = await stub.ListEngines(manager_pb2.ListEnginesRequest(), timeout=PROBE_S)
+        except grpc.aio.AioRpcError:
+            return []
+        return list(answer.engines)
+
+    async def gateway(self) -> str | None:
+        """Empty text once the gateway can serve; None before."""
+        try:
+            answer = await self._http.get("/readyz")
+        except httpx.HTTPError:
+            return None
+        return "" if answer.is_success else None
+
+    async def _can_ask_manager(self) -> bool:
+        """Whether it listens yet. The channel is used from then on: it never has to back off."""
+        if not self._manager_listens:
+            host, _, port = self._manager_address.rpartition(":")
+            try:
+                _, writer = await asyncio.open_connection(host, int(port))
+            except OSError:
+                return False
+            writer.close()
+            self._manager_listens = True
+        return True

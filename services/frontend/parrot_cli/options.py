@@ -1,0 +1,104 @@
+"""What `parrot up` was asked for."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from parrot_cli.errors import UpError
+
+PACKAGED_MODEL: Final = "smollm2"
+
+
+class Backend(StrEnum):
+    """What an engine generates with."""
+
+    VLLM = "vllm"
+    SIM = "sim"
+
+
+class Dtype(StrEnum):
+    """The arithmetic of a model."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+    AUTO = "auto"
+
+
+class LogLevel(StrEnum):
+    """The least severe log that is written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """The flags of `parrot up`. Empty texts stand for flags that were not given."""
+
+    data_dir: Path
+    model: str = PACKAGED_MODEL
+    backend: Backend = Backend.VLLM
+    engines: int = 1
+    dtype: Dtype = Dtype.BFLOAT16
+    host: str = "127.0.0.1"
+    port: int = 8080
+    nats_url: str = ""
+    postgres_url: str = ""
+    otlp_endpoint: str = ""
+    log_level: LogLevel = LogLevel.INFO
+
+    @property
+    def url(self) -> str:
+        """Where applications reach the stack."""
+        host = "127.0.0.1" if self.host in {"", "0.0.0.0", "::"} else self.host  # noqa: S104 - a comparison
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def engine_ids(self) -> list[str]:
+        """The engines to start."""
+        return [f"e-{number}" for number in range(1, self.engines + 1)]
+
+    def check(self) -> None:
+        """Finds what can't work, before anything is started.
+
+        Raises:
+            UpError: the model's folder or the port is not usable.
+        """
+        if self.backend is Backend.VLLM and self.model != PACKAGED_MODEL:
+            _check_model(Path(self.model))
+        _check_port(self.host, self.port)
+
+
+def _check_model(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise UpError(
+            f"--model {folder}: no folder of a Hugging Face model (with its config.json); "
+            f"give one, or {PACKAGED_MODEL} for the model that comes with Parrot"
+        )
+
+
+def _check_port(host: str, port: int) -> None:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As servers do; otherwise connections that just ended would keep the port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise UpError(
+            f"can't listen on {host}:{port} ({error.strerror}); stop what uses it, or choose another --port"
+        ) from None
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
