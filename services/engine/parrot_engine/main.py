@@ -73,23 +73,6 @@ async def serve(settings: EngineSettings, backend: Backend, stop: Stop) -> None:
     Raises:
         Fault: a peer can't be reached, the model can't be loaded, or the backend died.
     """
-    begun = asyncio.Event()
-    serving = asyncio.create_task(_serve(settings, backend, stop, begun), name="serve")
-    stopping = asyncio.create_task(stop.wait(), name="stop-wait")
-    try:
-        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if begun.is_set():
-            await asyncio.wait((serving,))
-    finally:
-        # Before it has begun nothing runs that would have to finish: no peer and no model is waited for.
-        for task in (serving, stopping):
-            task.cancel()
-        await asyncio.gather(serving, stopping, return_exceptions=True)
-    if not serving.cancelled():
-        serving.result()
-
-
-async def _serve(settings: EngineSettings, backend: Backend, stop: Stop, begun: asyncio.Event) -> None:
     engine_id, timeout_s = settings.engine_id, settings.connect_timeout_s
     async with (
         connected(settings.nats_url, engine_id, timeout_s) as bus,
@@ -102,7 +85,7 @@ async def _serve(settings: EngineSettings, backend: Backend, stop: Stop, begun: 
         await rpc.wait_ready(channel, settings.manager_address, "manager", timeout_s)
         try:
             await _start(backend)
-            begun.set()
+            stop.begun()
             outbox = Outbox()
             programs = Programs(Tools(engine_id, backend, Finals(bus), writer, outbox.put))
             control = ControlStream(channel, engine_id, backend, programs, outbox)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 TAIL_LINES: Final = 20
+EVENT_LINES: Final = 300
+"""How far back the last structured line is looked for: libraries log their own way between them."""
 _TAIL_BYTES: Final = 64 * 1024
 _TETHER: Final = Path(__file__).with_name("tether.py")
 
@@ -95,7 +97,7 @@ class Child:
 
     def last_event(self) -> str:
         """What its last structured log line says it is doing; empty when there is none."""
-        for line in reversed(self.tail()):
+        for line in reversed(self.tail(EVENT_LINES)):
             try:
                 event = json.loads(line)["event"]
             except (ValueError, KeyError, TypeError):

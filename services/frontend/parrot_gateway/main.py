@@ -80,6 +80,7 @@ async def _serve_http(
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{host}:{listener.getsockname()[1]}"
     _warn_of_open_door(settings.host)
+    stop.begun()
     log.info("ready", url=url)
     if on_ready is not None:
         on_ready(url)

@@ -31,6 +31,8 @@ ENDS: Final = frozenset(
         common_pb2.VARIABLE_STATE_CANCELLED,
     }
 )
+FIRST_RECHECK_S: Final = 0.25
+"""The first text may have passed just before the bus was listened to, and the manager not know yet."""
 CONFIRM_FIRST_S: Final = 0.005
 CONFIRM_LAST_S: Final = 0.5
 
@@ -123,6 +125,7 @@ class _Live:
         self._session_id = session_id
         self._cursor: Cursor = feed.cursor(variable.id, offset_bytes)
         self._recheck_s = recheck_s
+        self._pause_s = min(FIRST_RECHECK_S, recheck_s)
         self._recheck_at = 0.0
         self._heard: FinalRecord | None = None
         self._end: Ended | None = None
@@ -142,7 +145,8 @@ class _Live:
         Raises:
             Fault: the manager's.
         """
-        self._recheck_at = time.monotonic() + self._recheck_s
+        self._recheck_at = time.monotonic() + self._pause_s
+        self._pause_s = self._recheck_s
         got = await self._manager.get_variable(self._session_id, self.variable.id)
         self.variable = got.variable
         if got.variable.state in ENDS:

@@ -55,6 +55,7 @@ async def serve(settings: ManagerSettings, stop: Stop) -> None:
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         server = listening(shell, healthy, settings.listen)
         await server.start()
+        stop.begun()
         log.info("ready", listen=settings.listen)
         await stop.wait()
         await healthy.enter_graceful_shutdown()

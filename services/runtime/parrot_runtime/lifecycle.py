@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 
 import structlog
 import uvloop
@@ -18,10 +18,19 @@ log = structlog.get_logger()
 
 
 class Stop:
-    """Set by the first SIGTERM or SIGINT. A second one ends the process at once."""
+    """Set by the first SIGTERM or SIGINT. A second one ends the process at once.
+
+    Until the service says that it has begun, there is nothing to finish: a stop then ends the start,
+    whatever peer it waits for.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self.has_begun = False
+
+    def begun(self) -> None:
+        """Says that the service serves: from here on a stop is its own to carry out."""
+        self.has_begun = True
 
     def set(self) -> None:
         """Asks the service to stop."""
@@ -39,13 +48,13 @@ class Stop:
 def run_service(
     service: str,
     settings: ServiceSettings,
-    main: Callable[[Stop], Awaitable[None]],
+    main: Callable[[Stop], Coroutine[None, None, None]],
     *,
     instance: str = "",
 ) -> None:
     """Runs `main` until it returns, and exits: 0, or 1 with one line that says why it could not go on.
 
-    `main` starts everything, waits for the `Stop` it is given, and undoes what it started.
+    `main` starts everything, says `Stop.begun`, waits for the stop, and undoes what it started.
     """
     telemetry.setup_logging(settings, service)
     telemetry.setup_tracing(settings, service, instance)
@@ -75,7 +84,7 @@ def _messages(group: BaseExceptionGroup[Fault]) -> list[str]:
     return found
 
 
-async def _supervised(main: Callable[[Stop], Awaitable[None]]) -> None:
+async def _supervised(main: Callable[[Stop], Coroutine[None, None, None]]) -> None:
     stop = Stop()
     loop = asyncio.get_running_loop()
 
@@ -89,4 +98,15 @@ async def _supervised(main: Callable[[Stop], Awaitable[None]]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    await main(stop)
+    serving = asyncio.create_task(main(stop), name="main")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not stop.has_begun:
+            serving.cancel()
+        await serving
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+    finally:
+        stopping.cancel()

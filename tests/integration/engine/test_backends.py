@@ -28,6 +28,10 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return made
 
 
+def is_sim(backend: Backend) -> bool:
+    return backend.info.backend == "sim"
+
+
 def new_id() -> str:
     return f"test/{uuid4().hex}"
 
@@ -83,6 +87,41 @@ async def test_a_seed_repeats_what_temperature_draws(backend: Backend) -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
+async def test_a_seed_is_kept_through_a_prompt_that_takes_several_steps(backend: Backend) -> None:
+    long = "".join(f"Line {number} of a long prompt. " for number in range(180))[
+        : 1500 if is_sim(backend) else None
+    ]
+    sampling = Sampling(max_tokens=12, temperature=1.0, seed=5, ignore_eos=True)
+
+    async def drawn(prefix: str) -> str:
+        return text_of(await generate(backend, await prompt(backend, prefix + long), sampling))
+
+    alone = await drawn("A")
+    together = await asyncio.gather(drawn("A"), drawn("B"), drawn("C"))
+    assert together[0] == alone
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"seed": 2**63 - 1},
+        {"seed": -(2**63)},
+        {"seed": -1},
+        {"top_k": 2**32 - 1},
+        {"top_k": 1},
+        {"top_p": 1e-12},
+        {"temperature": 1e-12},
+        {"temperature": 2.0},
+        {"stop": ("\0" * 1024,) * 16},
+    ],
+    ids=lambda extreme: next(iter(extreme)),
+)
+async def test_a_setting_at_its_extreme_harms_nobody(backend: Backend, extreme: dict[str, object]) -> None:
+    settings = {"max_tokens": 3, "temperature": 0.9, "ignore_eos": True} | extreme
+    steps = await generate(backend, await prompt(backend), Sampling(**settings))  # type: ignore[arg-type]
+    assert len(tokens_of(steps)) == 3
+
+
 async def test_no_delta_holds_part_of_a_stop_text_and_the_text_ends_before_it(backend: Backend) -> None:
     sampling = Sampling(max_tokens=24, ignore_eos=True)
     whole = text_of(await generate(backend, await prompt(backend), sampling))
@@ -133,7 +172,7 @@ async def test_a_context_goes_on_after_its_output_as_if_the_text_had_been_filled
     assert first[-1].context_tokens == first[0].prompt_tokens + 10
     again = await generate(backend, context_id, sampling)
     straight = await generate(backend, await prompt(backend, plain), Sampling(max_tokens=20, ignore_eos=True))
-    if backend.info.backend == "vllm":
+    if not is_sim(backend):
         assert text_of(first) + text_of(again) == text_of(straight)
     assert again[0].prompt_tokens == first[-1].context_tokens
 
@@ -240,6 +279,8 @@ async def test_a_control_character_in_a_prompt_is_no_trouble(backend: Backend) -
         {"max_tokens": 0},
         {"max_tokens": 4, "min_tokens": 5},
         {"max_tokens": 1, "temperature": -0.1},
+        {"max_tokens": 1, "temperature": 2.1},
+        {"max_tokens": 1, "temperature": float("nan")},
         {"max_tokens": 1, "top_p": 0.0},
         {"max_tokens": 1, "stop": ("",)},
     ],

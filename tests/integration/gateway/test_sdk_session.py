@@ -150,6 +150,7 @@ async def test_a_stream_yields_the_text_as_it_is_written(
         stream = output.astream()
         first = asyncio.ensure_future(anext(stream))
         await batch_of(fake)
+        fake.stream(session.id, output.id)
         pen = Pen(bus, session.id, output.id)
         text = ""
         for char in TEXT:
@@ -181,14 +182,14 @@ async def test_a_stream_survives_its_gateway_without_gap_or_repeat(
                 loop.call_soon_threadsafe(read.set)
             return str(output.get())
 
-    async with running_gateway(manager[1], nats_url, "--port", port):
+    async with running_gateway(manager[1], nats_url, "--port", port, "--recheck-s", "0.1"):
         running = asyncio.create_task(in_thread(program))
         await batch_of(fake)
+        fake.stream(*found[0])
         pen = Pen(bus, *found[0])
         await pen.write("one ", "two ")
         await read.wait()
     await pen.write("three ", "four")
-    fake.stream(*found[0])
     async with running_gateway(manager[1], nats_url, "--port", port):
         await pen.end()
         fake.finish(*found[0], pen.text)

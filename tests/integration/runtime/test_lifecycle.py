@@ -19,7 +19,8 @@ async def main(stop: Stop) -> None:
 
 run_service("test", ServiceSettings.load(sys.argv[1:]), main)
 """
-SERVE = """print("ready", flush=True)
+SERVE = """stop.begun()
+    print("ready", flush=True)
     await stop.wait()
     print("undone", flush=True)"""
 
@@ -40,7 +41,7 @@ def test_a_signal_stops_a_service_in_order() -> None:
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    process = start('print("ready", flush=True)\n    await asyncio.sleep(1000)')
+    process = start('stop.begun()\n    print("ready", flush=True)\n    await asyncio.sleep(1000)')
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()
@@ -49,6 +50,15 @@ def test_a_second_signal_ends_it_at_once() -> None:
     _, err = process.communicate(timeout=20)
     assert process.returncode == -signal.SIGTERM
     assert "second signal" in err
+
+
+def test_a_stop_ends_a_start_that_waits_for_a_peer() -> None:
+    process = start('print("starting", flush=True)\n    await asyncio.sleep(1000)')
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
 
 
 def test_a_fault_ends_it_with_one_line_that_says_why() -> None:

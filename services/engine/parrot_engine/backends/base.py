@@ -66,7 +66,7 @@ class Sampling:
         for name, holds, rule in (
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
             ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "between 0 and max_tokens"),
-            ("temperature", 0 <= self.temperature <= 100, "between 0 and 100"),
+            ("temperature", 0 <= self.temperature <= 2, "between 0 and 2"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("top_k", self.top_k >= 0, "0 or more"),
             ("stop", all(self.stop), "texts that are not empty"),

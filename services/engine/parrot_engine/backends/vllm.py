@@ -39,6 +39,7 @@ from parrot_engine.text.tokens import ModelTokenizer, TokenizerError
 DEATH_POLL_S: Final = 0.2
 CPU_BLOCK_TOKENS: Final = 32
 """vLLM's attention on CPU takes multiples of 32; the smallest shares prefixes best."""
+CPU_WORKER: Final = "parrot_engine.backends.vllm_cpu_worker.SeedSafeCPUWorker"
 
 log = structlog.get_logger()
 
@@ -174,7 +175,7 @@ class VllmBackend(Backend):
                     yield step
         except EngineDeadError as error:
             raise BackendDeadError("vLLM's engine process is gone") from error
-        except EngineGenerateError as error:
+        except (EngineGenerateError, ValueError) as error:
             raise BackendError(f"vLLM could not generate: {error}") from error
         finally:
             del self._in_flight[request_id]
@@ -240,6 +241,8 @@ def _environment(options: VllmOptions) -> Mapping[str, str]:
 
 
 def _engine_arguments(options: VllmOptions, folder: ModelFolder) -> dict[str, Any]:
+    from vllm.platforms import current_platform
+
     arguments: dict[str, Any] = {
         "model": str(folder.path),
         "served_model_name": options.model_name or folder.name,
@@ -253,6 +256,8 @@ def _engine_arguments(options: VllmOptions, folder: ModelFolder) -> dict[str, An
         "max_num_batched_tokens": options.step_tokens,
         "seed": 0,
     }
+    if current_platform.is_cpu():
+        arguments["worker_cls"] = CPU_WORKER
     if options.context_window_tokens:
         arguments["max_model_len"] = options.context_window_tokens
     return arguments

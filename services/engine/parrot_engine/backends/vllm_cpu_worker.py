@@ -1,0 +1,41 @@
+"""vLLM's CPU worker, with seeded outputs made safe. Imported in the engine process only.
+
+When a prompt is prefilled in several steps, each step samples a token that is thrown away, and vLLM
+0.32 then turns the request's generator back by an offset. Generators on CPU have none: the call
+raises, and the whole engine dies of one request with a seed. Here a sample that is thrown away is
+not drawn from the request's generator at all, so there is nothing to turn back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+
+class SeedSafeCPUWorker(CPUWorker):  # type: ignore[misc]
+    """See the module."""
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """Samples a step's tokens."""
+        runner = self.model_runner
+        with _set_aside(runner.input_batch.generators, _discarded(runner)):
+            return super().sample_tokens(grammar_output)
+
+
+def _discarded(runner: Any) -> list[int]:
+    """Places in the batch whose prompt is not prefilled yet."""
+    mask = runner.discard_request_mask.np[: runner.input_batch.num_reqs]
+    return [int(place) for place in mask.nonzero()[0]]
+
+
+@contextmanager
+def _set_aside(generators: dict[int, Any], places: list[int]) -> Iterator[None]:
+    """Takes the generators at `places` out for the length of the block."""
+    aside = {place: generators.pop(place) for place in places if place in generators}
+    try:
+        yield
+    finally:
+        generators.update(aside)
