@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,7 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
     """
 
     def __init__(self) -> None:
+        self._changed = asyncio.Event()
         self.sessions: dict[str, FakeSession] = {}
         self.batches: list[pb.SubmitCallsRequest] = []
         self.traces: list[str] = []
@@ -58,12 +60,14 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
                 call.state = common_pb2.CALL_STATE_DONE
                 call.ended_unix_ms = call.accepted_unix_ms + 40
                 call.usage.output_tokens = 3
+        self._tell()
 
     def fail(self, session_id: str, variable_id: str, fault: Fault) -> None:
         """Commits a variable's failure."""
         variable = self.sessions[session_id].variables[variable_id]
         variable.state = common_pb2.VARIABLE_STATE_FAILED
         variable.failure.CopyFrom(fault.to_failure())
+        self._tell()
 
     def stream(self, session_id: str, variable_id: str) -> None:
         """Notes that a variable's first text is on the bus."""
@@ -130,6 +134,7 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
         variable = found.variables.get(request.variable_id)
         if variable is None:
             raise Fault(errors.NOT_FOUND, "there is no such variable", session_id=request.session_id)
+        await self._wait_for_end(variable, request.wait_ms / 1e3)
         value = found.values.get(request.variable_id, "") if request.with_value else ""
         return pb.GetVariableResponse(variable=variable, value=value)
 
@@ -142,6 +147,17 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
         return pb.ListEnginesResponse(
             engines=[pb.Engine(id="e-1", model="sim", state="ready", capacity=8, backend="sim")]
         )
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _wait_for_end(self, variable: pb.Variable, timeout_s: float) -> None:
+        going_on = {common_pb2.VARIABLE_STATE_PENDING, common_pb2.VARIABLE_STATE_STREAMING}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while variable.state in going_on:
+                    await self._changed.wait()
 
     def _note(self) -> None:
         if self.bug:

@@ -69,10 +69,14 @@ class Client:
         answer: pb.SetVariableResponse = await self._ask("SetVariable", request)
         return answer.variable
 
-    async def get(self, session_id: str, variable_id: str) -> pb.GetVariableResponse:
-        """A variable as it is, with its value."""
+    async def get(self, session_id: str, variable_id: str, wait_ms: int = 0) -> pb.GetVariableResponse:
+        """A variable with its value, as it is at its end or after `wait_ms`."""
         request = pb.GetVariableRequest(
-            tenant=self.tenant, session_id=session_id, variable_id=variable_id, with_value=True
+            tenant=self.tenant,
+            session_id=session_id,
+            variable_id=variable_id,
+            with_value=True,
+            wait_ms=wait_ms,
         )
         answer: pb.GetVariableResponse = await self._ask("GetVariable", request)
         return answer

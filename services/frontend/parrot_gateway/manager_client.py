@@ -66,16 +66,20 @@ class ManagerClient:
         return answer.variable
 
     async def get_variable(
-        self, session_id: str, variable_id: str, *, with_value: bool = True
+        self, session_id: str, variable_id: str, *, with_value: bool = True, wait_s: float = 0.0
     ) -> pb.GetVariableResponse:
-        """A variable as it is now."""
+        """A variable at its end, or as it is after `wait_s`."""
         _check_session(session_id)
         if not is_id(variable_id):
             raise Fault(errors.NOT_FOUND, "there is no such variable", session_id=session_id)
         request = pb.GetVariableRequest(
-            tenant=TENANT, session_id=session_id, variable_id=variable_id, with_value=with_value
+            tenant=TENANT,
+            session_id=session_id,
+            variable_id=variable_id,
+            with_value=with_value,
+            wait_ms=int(wait_s * 1e3),
         )
-        answer: pb.GetVariableResponse = await self._ask(self._stub.GetVariable, request, ASK_S)
+        answer: pb.GetVariableResponse = await self._ask(self._stub.GetVariable, request, ASK_S + wait_s)
         return answer
 
     async def list_models(self, timeout_s: float = ASK_S) -> list[pb.Model]:

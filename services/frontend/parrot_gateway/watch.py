@@ -33,8 +33,9 @@ ENDS: Final = frozenset(
 )
 FIRST_RECHECK_S: Final = 0.25
 """The first text may have passed just before the bus was listened to, and the manager not know yet."""
-CONFIRM_FIRST_S: Final = 0.005
-CONFIRM_LAST_S: Final = 0.5
+CONFIRM_S: Final = 5.0
+"""How long one question waits for the manager to have stored an end; then it is asked anew."""
+ASK_AGAIN_S: Final = 0.25
 
 log = structlog.get_logger()
 
@@ -129,7 +130,6 @@ class _Live:
         self._recheck_at = 0.0
         self._heard: FinalRecord | None = None
         self._end: Ended | None = None
-        self._confirm_s = CONFIRM_FIRST_S
 
     async def next(self, timeout_s: float) -> Chunk | Ended | None:
         deadline = time.monotonic() + timeout_s
@@ -171,14 +171,13 @@ class _Live:
     async def _confirm(self, left_s: float) -> Ended | None:
         """Waits for the manager to have the end that was heard."""
         if self._end is None:
-            await self._try(self._look())
-        if self._end is None:
-            await asyncio.sleep(min(left_s, self._confirm_s))
-            self._confirm_s = min(2 * self._confirm_s, CONFIRM_LAST_S)
+            await self._try(self._look(min(left_s, CONFIRM_S)))
         return self._end
 
-    async def _look(self) -> None:
-        got = await self._manager.get_variable(self._session_id, self.variable.id, with_value=False)
+    async def _look(self, wait_s: float) -> None:
+        got = await self._manager.get_variable(
+            self._session_id, self.variable.id, with_value=False, wait_s=wait_s
+        )
         self.variable = got.variable
         if got.variable.state not in ENDS:
             return
@@ -197,6 +196,7 @@ class _Live:
             if fault.kind is not errors.UNAVAILABLE:
                 raise
             log.debug("the manager can't be asked now", session_id=self._session_id)
+            await asyncio.sleep(ASK_AGAIN_S)
 
 
 def _ended(got: manager_pb2.GetVariableResponse) -> Ended:

@@ -31,6 +31,7 @@ from parrot_manager.tasks import Tasks
 from parrot_manager.timers import Timers
 from parrot_manager.upkeep import run_upkeep
 from parrot_manager.values import Values
+from parrot_manager.waiters import Waiters
 from parrot_runtime.values.bus import Bus
 
 FORGET_AGAIN_MS: Final = 10_000
@@ -71,6 +72,7 @@ class Shell:
         self.machine = Machine(settings.policy)
         self.links = Links()
         self.spans = CallSpans()
+        self.waiters = Waiters()
         self.timers = Timers(self._on_timer)
         self.locks: dict[str, asyncio.Lock] = {}
         self.stopping = False
@@ -153,6 +155,7 @@ class Shell:
         for call in changes.calls:
             if call.state.ended:
                 self.spans.ended(call)
+        self.waiters.stored(changes)
 
     def _do_now(self, commands: Iterable[Command]) -> None:
         for command in commands:
@@ -175,6 +178,7 @@ class Shell:
         self._outboxes.pop(session_id, None)
         self.locks.pop(session_id, None)
         self.spans.forget(session_id)
+        self.waiters.forget(session_id)
 
 
 def _session_of(command: Command) -> str:

@@ -59,21 +59,23 @@ class Views:
         Raises:
             Fault: `not_found`, `unavailable`.
         """
-        view = await self._view(tenant, session_id)
-        variable = view.variables.get(variable_id)
-        if variable is None:
-            raise Fault(
-                errors.NOT_FOUND,
-                f"session {session_id} has no variable {variable_id!r}",
-                session_id=session_id,
-                variable_id=variable_id,
-            )
+        view, variable = await self._find(tenant, session_id, variable_id)
         if variable.state.ended:
             await self._shell.settled(session_id)
         data = await self._shell.store.read_value(session_id, variable_id) if with_value else None
         return manager_pb2.GetVariableResponse(
             variable=convert.to_variable(variable, view.graph), value=(data or b"").decode()
         )
+
+    async def wait(self, tenant: str, session_id: str, variable_id: str, *, timeout_s: float) -> None:
+        """Returns when a variable's end is stored, or after `timeout_s`.
+
+        Raises:
+            Fault: `not_found`, `unavailable`.
+        """
+        _, variable = await self._find(tenant, session_id, variable_id)
+        if not variable.state.ended:
+            await self._shell.waiters.wait(session_id, variable_id, timeout_s)
 
     def models(self) -> manager_pb2.ListModelsResponse:
         """The models that are served; of different windows the smallest counts."""
@@ -104,6 +106,18 @@ class Views:
                 for _, load in sorted(loads.items())
             ]
         )
+
+    async def _find(self, tenant: str, session_id: str, variable_id: str) -> tuple[View, Variable]:
+        view = await self._view(tenant, session_id)
+        variable = view.variables.get(variable_id)
+        if variable is None:
+            raise Fault(
+                errors.NOT_FOUND,
+                f"session {session_id} has no variable {variable_id!r}",
+                session_id=session_id,
+                variable_id=variable_id,
+            )
+        return view, variable
 
     async def _view(self, tenant: str, session_id: str) -> View:
         live = find_session(self._shell.machine.state, tenant, session_id)

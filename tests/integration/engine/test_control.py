@@ -4,79 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 from tests.integration.engine.conftest import SIM
-from tests.integration.engine.harness import WAIT_S, Reports, Session
+from tests.integration.engine.harness import WAIT_S, Session
+from tests.integration.engine.manager import manager_at
 from tests.support.nats import free_port
 
 from parrot_engine.backends.sim import SimBackend
 from parrot_engine.main import serve
 from parrot_engine.settings import EngineSettings
-from parrot_proto.engine.v1 import engine_pb2, engine_pb2_grpc
-from parrot_runtime import errors, rpc
+from parrot_proto.engine.v1 import engine_pb2
+from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.lifecycle import Stop
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass
-class Attachment:
-    """One stream of one engine, as its manager sees it."""
-
-    registration: engine_pb2.Registration
-    reports: Reports = field(default_factory=Reports)
-    commands: asyncio.Queue[engine_pb2.AttachResponse | None] = field(default_factory=asyncio.Queue)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def run(self, program: engine_pb2.RunProgram) -> None:
-        self.commands.put_nowait(engine_pb2.AttachResponse(run=program))
-
-    def cancel(self, ref: engine_pb2.AttemptRef) -> None:
-        self.commands.put_nowait(engine_pb2.AttachResponse(cancel=engine_pb2.CancelAttempt(ref=ref)))
-
-    def end(self) -> None:
-        """Ends the stream from the manager's side."""
-        self.commands.put_nowait(None)
-
-
-class Manager(engine_pb2_grpc.EngineControlServiceServicer):
-    """Takes whoever attaches, unless told to refuse."""
-
-    def __init__(self) -> None:
-        self.attached: asyncio.Queue[Attachment] = asyncio.Queue()
-        self.refusal: Fault | None = None
-
-    async def Attach(  # noqa: N802
-        self, request_iterator: AsyncIterator[engine_pb2.AttachRequest], context: Any
-    ) -> AsyncIterator[engine_pb2.AttachResponse]:
-        first = await anext(aiter(request_iterator))
-        if self.refusal is not None:
-            trailer = ((rpc.FAILURE_KEY, self.refusal.to_failure().SerializeToString()),)
-            await context.abort(self.refusal.kind.grpc, "refused", trailing_metadata=trailer)
-        attachment = Attachment(first.registration)
-        self.attached.put_nowait(attachment)
-        yield engine_pb2.AttachResponse(registered=engine_pb2.Registered(heartbeat_interval_ms=20))
-        listening = asyncio.create_task(self._listen(request_iterator, attachment))
-        try:
-            while (command := await attachment.commands.get()) is not None:
-                yield command
-        finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
-
-    async def _listen(self, events: AsyncIterator[engine_pb2.AttachRequest], attachment: Attachment) -> None:
-        async for event in events:
-            attachment.reports.put(event)
-        attachment.ended.set()
-        attachment.end()
-
-    async def next(self) -> Attachment:
-        return await asyncio.wait_for(self.attached.get(), WAIT_S)
 
 
 @dataclass
@@ -90,18 +34,6 @@ class Stage:
 
     async def finished(self) -> None:
         await asyncio.wait_for(asyncio.shield(self.engine), WAIT_S)
-
-
-@asynccontextmanager
-async def manager_at(port: int) -> AsyncIterator[Manager]:
-    server, manager = rpc.server(), Manager()
-    engine_pb2_grpc.add_EngineControlServiceServicer_to_server(manager, server)
-    server.add_insecure_port(f"127.0.0.1:{port}")
-    await server.start()
-    try:
-        yield manager
-    finally:
-        await server.stop(0)
 
 
 def made_settings(port: int, nats_url: str, timeout_s: float) -> EngineSettings:

@@ -54,6 +54,24 @@ async def test_a_call_runs_when_its_input_is_there_and_its_value_is_stored(store
         assert await store.read_value(session, "c") == b"text of c"
 
 
+async def test_a_read_that_waits_returns_at_the_end_or_when_its_time_is_over(memory: Store, bus: Bus) -> None:
+    released = asyncio.Event()
+
+    async def play(engine: FakeEngine, program: engine_pb2.RunProgram) -> None:
+        await released.wait()
+        await finish(engine, program)
+
+    async with serving(memory, bus) as manager, attached(manager.address, bus, play=play):
+        await manager.client.engine_ready()
+        session = await manager.client.open()
+        await manager.client.submit(session, [call("one", ["a"], ["b"])], {"a": "x"})
+        early = await manager.client.get(session, "b", wait_ms=1)
+        assert early.variable.state == common_pb2.VARIABLE_STATE_PENDING
+        waiting = asyncio.create_task(manager.client.get(session, "b", wait_ms=20_000))
+        released.set()
+        assert (await waiting).value == "text of b"
+
+
 async def test_a_program_holds_the_calls_segments_in_order(memory: Store, bus: Bus) -> None:
     segments = [
         common_pb2.Segment(text="<|system|>\0{x}"),

@@ -324,11 +324,14 @@ class GetVariableRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     VARIABLE_ID_FIELD_NUMBER: _builtins.int
     WITH_VALUE_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     session_id: _builtins.str
     variable_id: _builtins.str
     with_value: _builtins.bool
     """The value's text is wanted too, when there is one."""
+    wait_ms: _builtins.int
+    """How long to wait for the end to be stored; 0: answer at once."""
     def __init__(
         self,
         *,
@@ -336,10 +339,11 @@ class GetVariableRequest(_message.Message):
         session_id: _builtins.str = ...,
         variable_id: _builtins.str = ...,
         with_value: _builtins.bool = ...,
+        wait_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "tenant", b"tenant", "variable_id", b"variable_id", "with_value", b"with_value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "tenant", b"tenant", "variable_id", b"variable_id", "wait_ms", b"wait_ms", "with_value", b"with_value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -117,7 +117,7 @@ class ManagerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetVariable(self, request, context):
-        """The variable as it is now; does not wait.
+        """The variable as it is at its end, or when wait_ms are over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,7 +44,7 @@ class ManagerServiceStub:
     SetVariable: _grpc.UnaryUnaryMultiCallable[_manager_pb2.SetVariableRequest, _manager_pb2.SetVariableResponse]
     """Gives a variable that no call produces its value. Returns once it is stored."""
     GetVariable: _grpc.UnaryUnaryMultiCallable[_manager_pb2.GetVariableRequest, _manager_pb2.GetVariableResponse]
-    """The variable as it is now; does not wait."""
+    """The variable as it is at its end, or when wait_ms are over."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_manager_pb2.ListModelsRequest, _manager_pb2.ListModelsResponse]
     ListEngines: _grpc.UnaryUnaryMultiCallable[_manager_pb2.ListEnginesRequest, _manager_pb2.ListEnginesResponse]
 
@@ -64,7 +64,7 @@ class ManagerServiceAsyncStub(ManagerServiceStub):
     SetVariable: _aio.UnaryUnaryMultiCallable[_manager_pb2.SetVariableRequest, _manager_pb2.SetVariableResponse]  # type: ignore[assignment]
     """Gives a variable that no call produces its value. Returns once it is stored."""
     GetVariable: _aio.UnaryUnaryMultiCallable[_manager_pb2.GetVariableRequest, _manager_pb2.GetVariableResponse]  # type: ignore[assignment]
-    """The variable as it is now; does not wait."""
+    """The variable as it is at its end, or when wait_ms are over."""
     ListModels: _aio.UnaryUnaryMultiCallable[_manager_pb2.ListModelsRequest, _manager_pb2.ListModelsResponse]  # type: ignore[assignment]
     ListEngines: _aio.UnaryUnaryMultiCallable[_manager_pb2.ListEnginesRequest, _manager_pb2.ListEnginesResponse]  # type: ignore[assignment]
 
@@ -117,7 +117,7 @@ class ManagerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _manager_pb2.GetVariableRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_manager_pb2.GetVariableResponse, _abc.Awaitable[_manager_pb2.GetVariableResponse]]:
-        """The variable as it is now; does not wait."""
+        """The variable as it is at its end, or when wait_ms are over."""
 
     @_abc_1.abstractmethod
     def ListModels(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from parrot_manager import convert, requests
 from parrot_manager.core.graph import Graph
@@ -16,6 +16,8 @@ from parrot_runtime.ids import is_id
 from parrot_runtime.text import check_name
 
 Context = Any
+
+LONGEST_WAIT_S: Final = 60.0
 
 
 class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
@@ -69,10 +71,11 @@ class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
     async def GetVariable(  # noqa: N802
         self, request: pb.GetVariableRequest, context: Context
     ) -> pb.GetVariableResponse:
-        """A variable as it is."""
-        return await self._views.variable(
-            request.tenant, request.session_id, request.variable_id, with_value=request.with_value
-        )
+        """A variable at its end, or as it is when the time to wait is over."""
+        wanted = request.tenant, request.session_id, request.variable_id
+        if request.wait_ms:
+            await self._views.wait(*wanted, timeout_s=min(request.wait_ms / 1e3, LONGEST_WAIT_S))
+        return await self._views.variable(*wanted, with_value=request.with_value)
 
     async def ListModels(  # noqa: N802
         self, request: pb.ListModelsRequest, context: Context
