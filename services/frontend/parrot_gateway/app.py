@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 
 from parrot_gateway import problems
 from parrot_gateway.gateway import Gateway
@@ -19,19 +22,13 @@ Every failure is a problem document (RFC 9457) whose `type` is stable and whose 
 """
 
 
-class _App(FastAPI):
-    def openapi(self) -> dict[str, Any]:
-        schema = super().openapi()
-        # Only answers that no route declares have this shape, so FastAPI doesn't know of it.
-        schema["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
-        return schema
-
-
 def create_app(gateway: Gateway) -> FastAPI:
     """The application on these connections."""
-    app = _App(
+    # Its pages take their scripts from here and not from elsewhere: they work in a closed network.
+    app = FastAPIOffline(
         title="Parrot",
         version="1",
+        redoc_url=None,
         description=DESCRIPTION,
         redirect_slashes=False,
         responses={
@@ -41,9 +38,17 @@ def create_app(gateway: Gateway) -> FastAPI:
             }
         },
     )
+    app.openapi = partial(_schema, app.openapi)  # type: ignore[method-assign]
     app.state.gateway = gateway
     app.add_middleware(Observed)
     problems.install(app)
     for module in (sessions, calls, variables, streams, models, health):
         app.include_router(module.router)
     return app
+
+
+def _schema(generate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    schema = generate()
+    # Only answers that no route declares have this shape, so FastAPI doesn't know of it.
+    schema["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
+    return schema

@@ -298,7 +298,10 @@ async def test_the_api_describes_itself_without_the_internet(http: httpx.AsyncCl
     assert "Problem" in document["components"]["schemas"]
     references = json.dumps(document).split('"$ref": "#/components/schemas/')[1:]
     assert {text.partition('"')[0] for text in references} <= set(document["components"]["schemas"])
-    assert (await http.get("/docs")).status_code == 200
+    page = await http.get("/docs")
+    assert page.status_code == 200
+    assert "://" not in page.text, "the page works where nothing else can be reached"
+    assert "swagger-ui-bundle.js" in page.text
     body = document["paths"]["/v1/sessions/{session_id}/calls"]["post"]["requestBody"]
     path = await new_session(http)
     for example in body["content"]["application/json"]["examples"].values():

@@ -39,7 +39,7 @@ from parrot_engine.text.tokens import ModelTokenizer, TokenizerError
 DEATH_POLL_S: Final = 0.2
 CPU_BLOCK_TOKENS: Final = 32
 """vLLM's attention on CPU takes multiples of 32; the smallest shares prefixes best."""
-CPU_WORKER: Final = "parrot_engine.backends.vllm_cpu_worker.SeedSafeCPUWorker"
+CPU_WORKER: Final = "parrot_engine.backends.vllm_cpu_worker.MendedCPUWorker"
 
 log = structlog.get_logger()
 
