@@ -3,13 +3,15 @@
 
 import parrot as P
 
+short = P.SamplingConfig(max_gen_length=32)
 
-@P.semantic_function
+
+@P.semantic_function(sampling=short)
 def describe(topic: P.Input, text: P.Output):
     """The most important fact about {{topic}} is that {{text}}"""
 
 
-@P.semantic_function
+@P.semantic_function(sampling=short)
 def title(text: P.Input, title: P.Output):
     """A good title for the text "{{text}}" is: {{title}}"""
 

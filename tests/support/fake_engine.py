@@ -13,6 +13,7 @@ from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_proto.engine.v1.engine_pb2_grpc import EngineControlServiceStub
 from parrot_runtime import rpc
+from parrot_runtime.errors import Fault
 from parrot_runtime.values.bus import Bus
 from parrot_runtime.values.finals import FinalRecord, Finals
 from parrot_runtime.values.writer import DeltaWriter
@@ -32,6 +33,7 @@ class FakeEngine:
         self.most_at_once = 0
         self.ended = asyncio.Event()
         self.registered: engine_pb2.Registered | None = None
+        self.refused: Fault | None = None
         self._model = model
         self._capacity = capacity
         self._play = play
@@ -103,7 +105,9 @@ class FakeEngine:
             try:
                 async for command in self._stream:
                     self._take(command)
-            except (aio.AioRpcError, asyncio.CancelledError):
+            except aio.AioRpcError as error:
+                self.refused = rpc.fault_of(error, "manager")
+            except asyncio.CancelledError:
                 pass
             finally:
                 self.ended.set()

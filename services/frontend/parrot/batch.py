@@ -105,13 +105,17 @@ class Pending:
         """
         taken: list[Call] = []
         made: set[str] = set()
-        while True:
-            able = [call for call in self._calls if self._missing(call, made) is None]
-            if not able:
-                break
-            self._calls = [call for call in self._calls if call not in able]
-            taken += able
-            made |= {output.id for call in able for output in call.outputs.values()}
+        before = -1
+        while before < len(taken):
+            before = len(taken)
+            waiting: list[Call] = []
+            for call in self._calls:
+                if self._missing(call, made) is None:
+                    taken.append(call)
+                    made |= {output.id for output in call.outputs.values()}
+                else:
+                    waiting.append(call)
+            self._calls = waiting
         self._known |= made
         return taken, self._values(taken)
 

@@ -37,8 +37,8 @@ class Function:
         namespace: Mapping[str, Any] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
-        self.name = function.__name__
-        self.model = model
+        self.name = check_text(function.__name__, "the name of a function")
+        self.model = check_text(model, f"the model of {self.name}")
         self.template = check_text(_dedent(function.__doc__ or ""), f"the template of {self.name}")
         if not self.template:
             raise TemplateError(f"{self.name} has no docstring, which is its prompt template")
@@ -141,6 +141,7 @@ def semantic_function(
 
     Raises:
         TemplateError: the template is not well formed, or does not fit the parameters.
+        InvalidText: the template or the model holds a lone surrogate.
         TypeError: the parameters can't be those of a semantic function.
     """
     # Annotations written as text may name what the caller's function holds.

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from parrot.variable import check_text
+
 MAX_TOKENS = 1_048_576
 STOP_TEXTS = 16
 STOP_BYTES = 1024
@@ -27,6 +29,7 @@ class SamplingConfig:
 
     Raises:
         ValueError: a field is out of range.
+        InvalidText: a text of `stop_str` holds a lone surrogate.
         TypeError: a field is of another type.
     """
 
@@ -104,6 +107,6 @@ def _stops(stop: object) -> tuple[str, ...]:
     if len(texts) > STOP_TEXTS:
         raise ValueError(f"stop_str has {len(texts)} texts; the limit is {STOP_TEXTS}")
     for text in texts:
-        if not 1 <= len(text.encode()) <= STOP_BYTES:
+        if not 1 <= len(check_text(text, "stop_str").encode()) <= STOP_BYTES:
             raise ValueError(f"a text of stop_str has 1 to {STOP_BYTES} bytes of UTF-8")
     return tuple(texts)

@@ -17,7 +17,7 @@ from parrot.batch import Call, Pending, Request, requests
 from parrot.client import Client
 from parrot.errors import ParrotError, SessionError
 from parrot.info import SessionInfo, session_info
-from parrot.variable import SemanticVariable
+from parrot.variable import SemanticVariable, check_text
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 OPEN_RETRY_S = 1.0
@@ -61,6 +61,7 @@ class Session:
 
     Raises:
         ValueError: `url` is not an HTTP URL.
+        InvalidText: `label` holds a lone surrogate.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Session:
             api_key if api_key is not None else os.environ.get("PARROT_API_KEY", ""),
             self._trace,
         )
-        self.label = label or ""
+        self.label = check_text(label or "", "the label")
         self.keep = keep
         self._timeout = timeout
         self._id = ""

@@ -28,7 +28,7 @@ class SemanticVariable:
 
     def __init__(self, name: str | None = None, content: str | None = None) -> None:
         self.id = f"v-{secrets.token_hex(8)}"
-        self.name = name or ""
+        self.name = check_text(name or "", "the name of a variable")
         self._session: Session | None = None
         self._produced = False
         self._state: State = "new"
@@ -136,7 +136,7 @@ def variable(name: str | None = None, content: str | None = None) -> SemanticVar
     as the output of a call.
 
     Raises:
-        InvalidText: `content` holds a lone surrogate.
+        InvalidText: `name` or `content` holds a lone surrogate.
     """
     return SemanticVariable(name, content)
 

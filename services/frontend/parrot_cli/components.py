@@ -52,6 +52,8 @@ class Services:
             *("--engine-id", engine_id),
             *("--manager-address", self._addresses.manager),
             *("--backend", options.backend.value),
+            # The manager, which stops before it, has waited for what runs already.
+            *("--drain-s", "5"),
         ]
         if options.backend is Backend.VLLM:
             flags += ["--model", options.model, "--dtype", options.dtype.value]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from parrot_cli.report import Report
 
 POLL_S: Final = 0.05
 FORCED_EXIT: Final = 130
+_WATCHDOG: Final = Path(__file__).with_name("watchdog.py")
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 IsReady = Callable[[], Awaitable[str | None]]
@@ -48,6 +50,7 @@ class Crew:
         self._children: list[Child] = []
         self._busy: dict[str, tuple[float, Child]] = {}
         self._watches: asyncio.TaskGroup
+        self._watchdog: asyncio.subprocess.Process
 
     async def run(self, start: Callable[[], Awaitable[None]]) -> bool:
         """Starts everything by `start` and watches it until a signal asks to stop, or a component dies.
@@ -59,7 +62,11 @@ class Crew:
             Exception: what `start` raised, after everything that had been started was stopped.
         """
         with self._listening_for_signals():
-            return await self._run(start)
+            self._watchdog = await start_watchdog()
+            try:
+                return await self._run(start)
+            finally:
+                await self._watchdog.communicate(b"")
 
     async def _run(self, start: Callable[[], Awaitable[None]]) -> bool:
         errors: list[Exception] = []
@@ -108,11 +115,16 @@ class Crew:
             raise ComponentDiedError(child, code)
         self._done("done", child, "")
 
+    def _tell_watchdog(self, line: str) -> None:
+        if self._watchdog.stdin is not None:
+            self._watchdog.stdin.write(f"{line}\n".encode())
+
     async def _start(self, spec: Spec) -> Child:
         try:
             child = await Child.start(spec, self._logs, self._keep_fds)
         except OSError as error:
             raise UpError(f"{spec.name} can't be started: {error}") from None
+        self._tell_watchdog(f"+{child.pid}")
         self._children.append(child)
         self._busy[spec.name] = (time.monotonic(), child)
         return child
@@ -173,6 +185,7 @@ class Crew:
             orderly &= all(await asyncio.gather(*(self._stop_one(child) for child in stage)))
         for child in self._children:
             child.kill()
+            self._tell_watchdog(f"-{child.pid}")
         return orderly
 
     async def _stop_one(self, child: Child) -> bool:
@@ -189,6 +202,7 @@ class Crew:
             component=child.spec.name,
             seconds=round(seconds, 3),
             orderly=orderly,
+            exit=child.ended.result(),
         )
         return orderly
 
@@ -211,6 +225,20 @@ class Crew:
             child.kill()
         self._report.event("forced", "stopped at once")
         os._exit(FORCED_EXIT)
+
+
+async def start_watchdog() -> asyncio.subprocess.Process:
+    """The process that sweeps up should this one be killed; out of a terminal's reach."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        "-S",
+        str(_WATCHDOG),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:

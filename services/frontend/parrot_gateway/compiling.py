@@ -6,6 +6,7 @@ text: it travels beside the template, as a variable of its own.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from parrot.errors import PlaceholderError, TemplateError
@@ -18,6 +19,10 @@ from parrot_runtime.errors import Fault
 from parrot_runtime.ids import ID_RULE, is_id, new_variable_id
 from parrot_runtime.text import check_name, check_text, too_large
 from parrot_runtime.transforms import TRANSFORMS
+
+# What the manager calls a call of a batch, and its hole or another part of it.
+_PART = re.compile(r"calls\[(\d+)\](?:\.(\w+))?\Z")
+_OF_HOLES = frozenset({errors.DUPLICATE_PRODUCER, errors.UNPRODUCED_VARIABLE})
 
 
 @dataclass(slots=True)
@@ -49,6 +54,27 @@ def compile_calls(sent: models.NewBatch | models.NewCall) -> Compiled:
     if compiled.size_bytes > limits.BATCH_BYTES:
         raise too_large("the batch's templates and values", compiled.size_bytes, limits.BATCH_BYTES)
     return compiled
+
+
+def calls_of(sent: models.NewBatch | models.NewCall) -> list[models.NewCall]:
+    """The calls of a request, in its order."""
+    return sent.calls if isinstance(sent, models.NewBatch) else [sent]
+
+
+def locate(fault: Fault, sent: models.NewBatch | models.NewCall) -> Fault:
+    """The manager's refusal of a batch, its field named as it stands in the request."""
+    if fault.kind is errors.VARIABLE_ALREADY_SET and isinstance(sent, models.NewBatch):
+        ids = [value.semantic_var_id for value in sent.variables]
+        # Of an id that is sent twice, the later one is too much.
+        place = len(ids) - 1 - ids[::-1].index(fault.variable_id) if fault.variable_id in ids else 0
+        fault.field = f"variables[{place}].semantic_var_id"
+    elif (part := _PART.match(fault.field)) is not None:
+        place, name = int(part[1]), part[2] or "placeholders"
+        if fault.kind in _OF_HOLES:
+            names = [placeholder.name for placeholder in calls_of(sent)[place].placeholders]
+            name = f"placeholders[{names.index(name)}].semantic_var_id"
+        fault.field = f"calls[{place}].{name}" if isinstance(sent, models.NewBatch) else name
+    return fault
 
 
 def check_value(sent: models.VariableValue, variable_id: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
@@ -64,9 +65,12 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> Response:
-        fault = _fault_of_status(error)
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = _allowed(request)
+        fault = _fault_of_status(error.status_code, headers)
         request.scope["parrot.fault"] = fault
-        return problem_response(fault, dict(error.headers or {}))
+        return problem_response(fault, headers)
 
 
 def invalid(found: Sequence[Any]) -> Fault:
@@ -98,12 +102,20 @@ def _complaint(error: dict[str, Any]) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _fault_of_status(error: HTTPException) -> Fault:
-    if error.status_code == 404:
+def _allowed(request: Request) -> str:
+    """The methods of every route of the path; the router names those of the first only."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))
+
+
+def _fault_of_status(status: int, headers: Mapping[str, str]) -> Fault:
+    if status == 404:
         return Fault(errors.NOT_FOUND, "there is no such path; /docs lists them")
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        return Fault(errors.METHOD_NOT_ALLOWED, f"this path takes {allowed or 'another method'}")
-    if error.status_code < 500:
+    if status == 405:
+        return Fault(errors.METHOD_NOT_ALLOWED, f"this path takes {headers['Allow'] or 'another method'}")
+    if status < 500:
         return Fault(errors.INVALID_REQUEST, "the request could not be read")
     return Fault(errors.INTERNAL, "an unexpected error; the gateway's log has it")

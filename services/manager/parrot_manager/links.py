@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from parrot_manager.core.model import Engine
 from parrot_proto.engine.v1 import engine_pb2
+from parrot_runtime.errors import Fault
 
 
 @dataclass(slots=True, eq=False)
@@ -15,12 +16,14 @@ class EngineLink:
 
     Attributes:
         closed: set when the stream is to end.
+        refusal: what it is ended with, when the engine is not to attach again.
         heartbeat: what the engine last said of itself.
     """
 
     engine: Engine
     outgoing: asyncio.Queue[engine_pb2.AttachResponse] = field(default_factory=asyncio.Queue)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
+    refusal: Fault | None = None
     heartbeat: engine_pb2.Heartbeat = field(default_factory=engine_pb2.Heartbeat)
 
     def send(self, command: engine_pb2.AttachResponse) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import nats.errors
 import structlog
-from nats.js.errors import APIError
 
 from parrot_manager import clock
 from parrot_manager.settings import ManagerSettings
 from parrot_manager.store.base import Store
 from parrot_manager.values import Values
 from parrot_runtime.errors import Fault
+from parrot_runtime.values.bus import TROUBLE
 
 SESSIONS_A_ROUND: Final = 100
 
@@ -37,7 +36,7 @@ async def purge_ended(store: Store, values: Values, ended_before_ms: int) -> int
         for tenant, session_id in await store.unpurged(ended_before_ms, SESSIONS_A_ROUND):
             await values.purge(tenant, session_id)
             purged.append(session_id)
-    except (Fault, nats.errors.Error, APIError, TimeoutError, OSError) as error:
+    except (Fault, *TROUBLE) as error:
         log.warning("purge interrupted", error=repr(error))
     if purged:
         try:

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import nats.errors
 import structlog
 from nats.js import api
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import NotFoundError
 
 from parrot_manager.convert import to_failure
 from parrot_manager.core.commands import PublishEnd, PublishValue
@@ -17,7 +16,7 @@ from parrot_manager.core.model import Ref, Value, Variable, VariableState
 from parrot_proto.values.v1 import values_pb2
 from parrot_runtime.errors import Fault
 from parrot_runtime.values import subjects
-from parrot_runtime.values.bus import Bus
+from parrot_runtime.values.bus import TROUBLE, Bus
 from parrot_runtime.values.finals import FinalRecord, Finals
 from parrot_runtime.values.subjects import SessionSubjects
 
@@ -77,7 +76,7 @@ class Values:
                 return await self._find_delta(subject, ref, set(output_ids))
         except NotFoundError:
             return False
-        except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
+        except TROUBLE as error:
             log.warning("deltas not read", session_id=ref.session_id, error=repr(error))
             return True
 
@@ -112,7 +111,7 @@ class Values:
         """Removes all the bus keeps of a session.
 
         Raises:
-            nats.errors.Error, APIError: the bus does not do it now.
+            one of TROUBLE: the bus does not do it now.
         """
         names = SessionSubjects(tenant, session_id)
         await self._bus.js.purge_stream(subjects.FINAL_STREAM, subject=names.finals)

@@ -10,7 +10,7 @@ from typing import Final
 from parrot_manager import convert
 from parrot_manager.core.admission import find_session, session_not_found
 from parrot_manager.core.graph import Graph
-from parrot_manager.core.model import Call, Session, Variable
+from parrot_manager.core.model import Call, Session, Variable, VariableState
 from parrot_manager.core.state import LiveSession
 from parrot_manager.shell import Shell
 from parrot_manager.store.base import SessionRecord
@@ -62,7 +62,9 @@ class Views:
         view, variable = await self._find(tenant, session_id, variable_id)
         if variable.state.ended:
             await self._shell.settled(session_id)
-        data = await self._shell.store.read_value(session_id, variable_id) if with_value else None
+        # Only a value is worth asking the store for, which may be away.
+        ready = with_value and variable.state is VariableState.READY
+        data = await self._shell.store.read_value(session_id, variable_id) if ready else None
         return manager_pb2.GetVariableResponse(
             variable=convert.to_variable(variable, view.graph), value=(data or b"").decode()
         )

@@ -18,7 +18,7 @@ from parrot_runtime.values.finals import FinalRecord, Finals
 from parrot_runtime.values.subjects import SessionSubjects
 from parrot_runtime.values.writer import DeltaWriter
 
-WAIT_S = 60.0
+WAIT_S = 30.0
 
 
 @dataclass

@@ -100,3 +100,16 @@ async def test_when_the_models_process_is_killed_it_ends_with_the_reason(nats_ur
     assert status == 1
     assert "parrot-engine: the backend died" in said
     assert attachment.reports.kinds() == ["started", "streaming"]
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(240)
+async def test_killed_it_leaves_no_model_process_behind(nats_url: str) -> None:
+    port = free_port()
+    async with manager_at(port) as manager, engine(port, nats_url, "--kv-cache-mib", "256") as process:
+        await manager.next(MODEL_LOADS_WITHIN_S)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert children
+        process.kill()
+        await exit_of(process)
+        assert psutil.wait_procs(children, timeout=WAIT_S)[1] == []

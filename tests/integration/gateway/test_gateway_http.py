@@ -217,6 +217,9 @@ async def test_paths_and_methods_that_are_not_there_are_problems(http: httpx.Asy
     refused = await http.patch("/v1/sessions")
     assert_problem(refused, errors.METHOD_NOT_ALLOWED)
     assert refused.headers["allow"] == "POST"
+    refused = await http.post(path, json={})
+    assert "DELETE, GET" in assert_problem(refused, errors.METHOD_NOT_ALLOWED)["detail"]
+    assert refused.headers["allow"] == "DELETE, GET"
     assert_problem(
         await http.put(f"{path}/variables/a%20b", json={"value": ""}),
         errors.INVALID_REQUEST,
@@ -240,6 +243,9 @@ async def test_what_the_manager_refuses_reaches_the_client_whole(
     )
     problem = assert_problem(answer, errors.UNKNOWN_MODEL, "calls[0].model")
     assert (problem["detail"], answer.headers["retry-after"]) == ("there is sim", "2")
+    fake.refuse = Fault(errors.UNPRODUCED_VARIABLE, "nobody makes it", field="calls[0].x")
+    answer = await http.post(f"{path}/calls", json={"prompt": PROMPT, "placeholders": [x("a"), Y]})
+    assert_problem(answer, errors.UNPRODUCED_VARIABLE, "placeholders[0].semantic_var_id")
 
 
 async def test_a_bug_is_a_500_that_tells_nothing(

@@ -163,6 +163,10 @@ async def test_an_engine_that_attaches_again_replaces_its_older_stream(memory: S
             await eventually(told)
             await manager.client.submit(session, [call("two", [], ["b"])])
             assert (await manager.client.ended(session, "b")).value == "text of b"
+            # Should it be another engine with the same id, it is told not to come back.
+            assert old.refused is not None
+            assert (old.refused.kind, old.refused.field) == (errors.INVALID_REQUEST, "engine_id")
+            assert new.refused is None
 
 
 async def test_an_input_the_bus_lost_is_published_again(memory: Store, bus: Bus) -> None:

@@ -13,6 +13,7 @@ from tests.support.postgres import temporary_postgres
 from parrot_manager.store import schema
 from parrot_manager.store.base import Store
 from parrot_manager.store.postgres import opened
+from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
@@ -50,6 +51,8 @@ async def test_without_postgres_nothing_is_accepted_and_what_runs_is_committed_l
                     await ask
                 assert refused.value.kind is errors.UNAVAILABLE
                 assert refused.value.retry_after_ms > 0
+            pending = await manager.client.get(session, "a")
+            assert pending.variable.state == common_pb2.VARIABLE_STATE_PENDING
             away.set()
             server.start()
             assert (await manager.client.ended(session, "a")).value == "text of a"

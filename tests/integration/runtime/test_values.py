@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import nats.errors
 import pytest
+import uvloop
+from tests.support.eventually import eventually
 from tests.support.nats import NatsServer
 
 from parrot_proto.common.v1 import common_pb2
@@ -206,6 +210,42 @@ async def test_publishing_and_reading_go_on_after_the_server_was_killed(
     assert text == "published"
     assert record is not None
     assert record.text == "kept"
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [nats.errors.ConnectionClosedError(), ConnectionResetError(), RuntimeError("the handler is closed")],
+)
+async def test_a_message_that_can_not_be_sent_is_not_the_last(
+    bus: Bus, names: SessionSubjects, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    tried = asyncio.Event()
+
+    async def refuse(subject: str, payload: bytes) -> None:
+        tried.set()
+        raise trouble
+
+    async with Feeds(bus).session("default", names.session_id) as feed, DeltaWriter(bus, "e-1") as writer:
+        with monkeypatch.context() as broken:
+            broken.setattr(bus.client, "publish", refuse)
+            write(writer, names, "lost")
+            await asyncio.wait_for(tried.wait(), 5)
+        write(writer, names, "heard")
+        assert await feed.cursor("v").next(5) == Chunk(0, "heard")
+
+
+def test_messages_unsent_do_not_keep_a_connection_from_closing(tmp_path: Path) -> None:
+    """On the services' own event loop, which refuses writes that asyncio's lets pass."""
+    server = NatsServer(tmp_path)
+    server.start()
+
+    async def lose() -> None:
+        async with connected(server.url, "test", 5) as bus:
+            server.kill()
+            await eventually(lambda: not bus.client.is_connected)
+            await bus.client.publish("a", b"b")
+
+    uvloop.run(lose())
 
 
 @pytest.mark.parametrize("version", ["2.9.10", "2.11.99", "", "0.0.0-unknown"])

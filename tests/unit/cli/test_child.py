@@ -11,8 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.up import gone
 from tests.support.waiting import until
 
+from parrot_cli import watchdog
 from parrot_cli.child import Child, Spec, describe_exit, tethered
 
 pytestmark = pytest.mark.anyio
@@ -63,16 +65,9 @@ while True: signal.pause()
 """
     child = await Child.start(Spec("x", python(code), stop_within_s=0.1), tmp_path)
     until(lambda: len(child.tail()) == 2)
-    grandchild = max(int(line) for line in child.tail())
+    grandchild = psutil.Process(max(int(line) for line in child.tail()))
     assert not await child.stop()
-    until(lambda: not psutil.pid_exists(grandchild) or is_zombie(grandchild))
-
-
-def is_zombie(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    until(lambda: gone(grandchild))
 
 
 async def test_a_program_that_is_not_there_says_so(tmp_path: Path) -> None:
@@ -119,3 +114,19 @@ def test_becomes_another_user() -> None:
 def test_exits_are_told_in_words() -> None:
     assert describe_exit(3) == "exited with code 3"
     assert describe_exit(-9) == "was killed by SIGKILL"
+
+
+def test_the_watchdog_kills_what_a_leader_left_behind_and_spares_what_is_done() -> None:
+    leaves = "import os, signal; print(os.fork(), flush=True); os.getpid() == os.getpgrp() or signal.pause()"
+    with subprocess.Popen(python(leaves), stdout=subprocess.PIPE, text=True, process_group=0) as leader:
+        assert leader.stdout is not None
+        left = psutil.Process(max(int(leader.stdout.readline()) for _ in range(2)))
+        leader.wait()
+        assert not gone(left)
+        with subprocess.Popen(python("input()"), stdin=subprocess.PIPE, process_group=0) as spared:
+            told = f"+{leader.pid}\n+{spared.pid}\n-{spared.pid}\n"
+            command = [sys.executable, "-I", "-S", watchdog.__file__]
+            subprocess.run(command, input=told, text=True, check=True, timeout=10)
+            assert gone(left)
+            assert spared.poll() is None
+            spared.kill()

@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from parrot_gateway import models
-from parrot_gateway.compiling import compile_calls
+from parrot_gateway.compiling import compile_calls, locate
 from parrot_gateway.events import EVENT_CHARS, _deltas, _event, offset_of
 from parrot_gateway.problems import invalid, problem_of
 from parrot_runtime import errors, limits
@@ -116,6 +116,33 @@ def test_directions_have_three_spellings(spelling: object) -> None:
 def test_a_mistake_is_refused_with_its_kind_and_field(body: dict[str, Any], kind: Kind, field: str) -> None:
     fault = refusal(body)
     assert (fault.kind, fault.field) == (kind, field), fault.message
+
+
+BATCH = {
+    "calls": [call(), call("{{x}}: {{model}}", X, {**Y, "name": "model"})],
+    "variables": [{"semantic_var_id": name, "value": ""} for name in ("a", "b", "a")],
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said", "field"),
+    [
+        (BATCH, errors.UNKNOWN_MODEL, "calls[1].model", "calls[1].model"),
+        (BATCH, errors.DUPLICATE_PRODUCER, "calls[1].model", "calls[1].placeholders[1].semantic_var_id"),
+        (BATCH, errors.UNPRODUCED_VARIABLE, "calls[0].x", "calls[0].placeholders[0].semantic_var_id"),
+        (BATCH, errors.CYCLIC_GRAPH, "calls[1]", "calls[1].placeholders"),
+        (BATCH, errors.VARIABLE_ALREADY_SET, "", "variables[2].semantic_var_id"),
+        (BATCH, errors.SESSION_ENDED, "", ""),
+        (call(), errors.UNKNOWN_MODEL, "calls[0].model", "model"),
+        (call(), errors.UNPRODUCED_VARIABLE, "calls[0].x", "placeholders[0].semantic_var_id"),
+        (call(), errors.CYCLIC_GRAPH, "calls[0]", "placeholders"),
+    ],
+)
+def test_what_the_manager_refuses_is_named_as_the_client_sent_it(
+    body: dict[str, Any], kind: Kind, said: str, field: str
+) -> None:
+    fault = locate(Fault(kind, "no", field=said, variable_id="a"), CALLS.validate_python(body))
+    assert (fault.kind, fault.field) == (kind, field)
 
 
 @pytest.mark.parametrize(

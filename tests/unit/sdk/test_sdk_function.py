@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -176,6 +177,26 @@ def test_half_a_character_is_refused_where_it_is_given() -> None:
     with pytest.raises(P.InvalidText):
         P.variable(content="\udc00")
     assert call(echo, "😀\0")[1]["placeholders"][0]["value"] == "😀\0"
+
+
+def _named(text: str) -> None:
+    """{{output:y}}"""
+
+
+@pytest.mark.parametrize(
+    ("give", "what"),
+    [
+        (lambda text: P.SamplingConfig(stop_str=["a", text]), "stop_str"),
+        (lambda text: P.Session(label=text), "the label"),
+        (lambda text: P.semantic_function(model=text)(_named), "the model of _named"),
+        (P.variable, "the name of a variable"),
+        (lambda text: P.variable(content=text), "the text of"),
+    ],
+)
+def test_half_a_character_is_refused_at_every_door(give: Callable[[str], object], what: str) -> None:
+    with pytest.raises(P.InvalidText, match=what) as caught:
+        give("tail \ud83d")
+    assert caught.value.offset == 5
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from fastapi.responses import Response
 
 from parrot_gateway import models
 from parrot_gateway.bodies import StrictRoute
-from parrot_gateway.compiling import compile_calls
+from parrot_gateway.compiling import calls_of, compile_calls, locate
 from parrot_gateway.gateway import GatewayDep, answer
+from parrot_runtime.errors import Fault
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/calls", tags=["calls"], route_class=StrictRoute)
 
@@ -63,10 +64,12 @@ async def submit_calls(
 ) -> Response:
     """Adds calls to the session: all of them, or none. They are stored when the answer comes."""
     compiled = compile_calls(body)
-    sent = body.calls if isinstance(body, models.NewBatch) else [body]
-    call_ids = await gateway.manager.submit_calls(session_id, compiled.calls, compiled.values)
+    try:
+        call_ids = await gateway.manager.submit_calls(session_id, compiled.calls, compiled.values)
+    except Fault as fault:
+        raise locate(fault, body) from None
     accepted = [
         models.AcceptedCall(id=call_id, name=call.name, placeholders=placeholders)
-        for call_id, call, placeholders in zip(call_ids, sent, compiled.placeholders, strict=True)
+        for call_id, call, placeholders in zip(call_ids, calls_of(body), compiled.placeholders, strict=True)
     ]
     return answer(models.AcceptedCalls(calls=accepted), 201)

@@ -50,6 +50,8 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
             await self._stay(link, context)
         finally:
             self._lose(link)
+        if link.refusal is not None:
+            await rpc.abort(context, link.refusal)
 
     async def _register(self, context: Context) -> tuple[EngineLink, engine_pb2.Registration]:
         try:
@@ -62,6 +64,13 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
         before = self._shell.links.get(engine.id)
         if before is not None:
             log.warning("engine attached anew; its older stream is given up", engine_id=engine.id)
+            # An engine that attached anew listens here no more. Another one would attach again, and so
+            # would the first: both would lose their calls for ever.
+            before.refusal = Fault(
+                errors.INVALID_REQUEST,
+                f"another engine attached with the id {engine.id}; give each its own --engine-id",
+                field="engine_id",
+            )
             before.closed.set()
             self._lose(before)
         link = EngineLink(engine)

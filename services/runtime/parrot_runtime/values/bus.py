@@ -29,6 +29,9 @@ FINAL_AGE_S: Final = 3600
 DEDUPE_S: Final = 120
 PENDING_BYTES: Final = 64 << 20
 RECONNECT_S: Final = 0.2
+TROUBLE: Final = (nats.errors.Error, OSError, RuntimeError)
+"""What a server that refuses, is silent or is lost makes the client raise. The RuntimeError is uvloop's,
+for a write to a connection that was lost a moment ago; asyncio's own loop raises an OSError, or nothing."""
 
 log = structlog.get_logger()
 
@@ -112,17 +115,21 @@ async def _close(client: Client) -> None:
     if client.is_connected:
         try:
             await asyncio.wait_for(client.drain(), 2)
-        except (nats.errors.Error, TimeoutError):
-            log.warning("nats not drained")
+        except TROUBLE as error:
+            log.warning("nats not drained", error=repr(error))
     if not client.is_closed:
-        await client.close()
+        try:
+            await client.close()
+        except TROUBLE as error:
+            # It tries to write what is left, also to a server that is away.
+            log.warning("nats closed with messages unsent", error=repr(error))
 
 
 async def _ensure_streams(bus: Bus, url: str) -> None:
     for config in _configs():
         try:
             await _ensure_stream(bus.js, config)
-        except (nats.errors.Error, TimeoutError) as error:
+        except TROUBLE as error:
             raise Fault(
                 errors.UNAVAILABLE,
                 f"the NATS server at {url} can't keep the stream {config.name} ({error}); "

@@ -12,16 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import nats.errors
 import structlog
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import NotFoundError
 
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import errors, limits, telemetry
 from parrot_runtime.errors import Fault
 from parrot_runtime.values import subjects
-from parrot_runtime.values.bus import Bus
+from parrot_runtime.values.bus import TROUBLE, Bus
 
 VERSION: Final = 1
 PUBLISH_TIMEOUT_S: Final = 60.0
@@ -162,7 +161,7 @@ class Finals:
         while True:
             try:
                 await self._bus.js.publish(subject, payload, timeout=2, headers=headers)
-            except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
+            except TROUBLE as error:
                 if time.monotonic() >= deadline:
                     raise Fault(
                         errors.UNAVAILABLE,
@@ -179,7 +178,7 @@ class Finals:
             message = await self._bus.js.get_last_msg(subjects.FINAL_STREAM, subject, direct=True)
         except NotFoundError:
             return None
-        except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
+        except TROUBLE as error:
             raise Fault(
                 errors.UNAVAILABLE, f"the bus does not answer ({error!r}); is NATS running?"
             ) from error

@@ -14,16 +14,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-import nats.errors
 import structlog
 from nats.js import api
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import NotFoundError
 
 from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.values import subjects
-from parrot_runtime.values.bus import Bus
+from parrot_runtime.values.bus import TROUBLE, Bus
 from parrot_runtime.values.finals import FinalRecord, Finals
 from parrot_runtime.values.subjects import SessionSubjects
 
@@ -163,7 +162,7 @@ class SessionFeed:
                     await client.subscribe(subject, cb=handler, pending_msgs_limit=PENDING_MESSAGES)
                 )
             await client.flush(timeout=5)
-        except (nats.errors.Error, TimeoutError, OSError) as error:
+        except TROUBLE as error:
             await self.close()
             raise Fault(
                 errors.UNAVAILABLE, f"the bus can't be reached ({error!r}); try again", retry_after_ms=1000
@@ -177,7 +176,7 @@ class SessionFeed:
         for subscription in self._subscriptions:
             try:
                 await subscription.unsubscribe()
-            except nats.errors.Error:
+            except TROUBLE:
                 log.debug("unsubscribed without a connection")
         self._subscriptions.clear()
 
@@ -246,7 +245,7 @@ class SessionFeed:
                     await subscription.unsubscribe()
         except NotFoundError:
             return
-        except (nats.errors.Error, APIError, TimeoutError, OSError) as error:
+        except TROUBLE as error:
             log.warning("replay failed; the final value will heal it", error=repr(error))
 
 

@@ -10,12 +10,11 @@ import asyncio
 from types import TracebackType
 from typing import Final, Self
 
-import nats.errors
 import structlog
 
 from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import limits
-from parrot_runtime.values.bus import Bus
+from parrot_runtime.values.bus import TROUBLE, Bus
 
 VERSION: Final = 1
 COALESCE_S: Final = 0.001
@@ -94,7 +93,7 @@ class DeltaWriter:
     async def _send(self, subject: str, message: values_pb2.StepDeltas) -> None:
         try:
             await self._bus.client.publish(subject, message.SerializeToString())
-        except nats.errors.Error as error:
+        except TROUBLE as error:
             log.warning("deltas dropped; the final value will heal them", subject=subject, error=repr(error))
 
 
