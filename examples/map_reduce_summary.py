@@ -26,15 +26,25 @@ import parrot as P
 
 CHARS_PER_TOKEN: Final = 4
 """Of English prose, roughly. The client has no tokenizer, and needs none."""
-REDUCE_TOKENS: Final = 4096
-"""Summaries that one call may read, in tokens; more are summarised in stages."""
+REDUCE_TOKENS: Final = 512
+"""Summaries that one call reads, in tokens; more are summarised in stages. Small models lose their
+way in long lists."""
 
 TURN: Final = """<|im_start|>system
-You write short, plain summaries of technical documents.<|im_end|>
+{task}<|im_end|>
 <|im_start|>user
-{request}<|im_end|>
+{text}<|im_end|>
 <|im_start|>assistant
 {{{{summary}}}}"""
+# In the words that the packaged model was taught to summarise by.
+MAP_TASK: Final = (
+    "Extract and present the main key point of the input text in one very short sentence, including "
+    "essential details like dates or locations if necessary."
+)
+REDUCE_TASK: Final = (
+    "Provide a concise, objective summary of the input text in up to three sentences, focusing on key "
+    "actions and intentions without using second or third person pronouns."
+)
 COLUMNS: Final = {
     "name": "call",
     "prompt_tokens": "prompt",
@@ -53,7 +63,7 @@ def map_function(sampling: P.SamplingConfig) -> P.Function:
 
     def summarise_part(part: P.Input, summary: P.Output(sampling)) -> None: ...  # type: ignore[valid-type]
 
-    summarise_part.__doc__ = TURN.format(request="Summarise this in one sentence:\n\n{{part}}")
+    summarise_part.__doc__ = TURN.format(task=MAP_TASK, text="{{part}}")
     return P.semantic_function(summarise_part)
 
 
@@ -63,8 +73,7 @@ def reduce_function(count: int, sampling: P.SamplingConfig) -> P.Function:
     def combine() -> None: ...
 
     names = [f"summary_{number}" for number in range(1, count + 1)]
-    request = "Summarise in two sentences what this document is about. Its parts, in order:\n\n"
-    combine.__doc__ = TURN.format(request=request + "\n".join(f"- {{{{{name}}}}}" for name in names))
+    combine.__doc__ = TURN.format(task=REDUCE_TASK, text="\n".join(f"{{{{{name}}}}}" for name in names))
     kinds = [*((name, P.Input) for name in names), ("summary", P.Output(sampling))]
     parameters = [
         inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=k) for n, k in kinds

@@ -118,7 +118,16 @@ async def _tokenize(
     chars += sum(len(fill.template_text) for fill in fills.values())
 
     def encode_all() -> dict[int, list[int]]:
-        return {place: _encode(fill, values, tokenizer) for place, fill in fills.items()}
+        # A value that fills many holes is encoded once: megabytes times holes would be the end of us.
+        known: dict[bytes, list[int]] = {}
+        found: dict[int, list[int]] = {}
+        for place, fill in fills.items():
+            source = fill.variable.SerializeToString(deterministic=True)
+            tokens = known.get(source) if source else None
+            found[place] = _encode(fill, values, tokenizer) if tokens is None else tokens
+            if source:
+                known[source] = found[place]
+        return found
 
     return encode_all() if chars <= INLINE_CHARS else await asyncio.to_thread(encode_all)
 

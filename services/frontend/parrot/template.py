@@ -123,11 +123,14 @@ class _Place:
         self._template = template
         self._offset = 0
         self._line = 1
+        self._line_end = -1
 
     def of(self, offset: int) -> tuple[int, int]:
+        # Only what is new is looked at: a line may be megabytes long, and full of holes.
         self._line += self._template.count("\n", self._offset, offset)
+        self._line_end = max(self._line_end, self._template.rfind("\n", self._offset, offset))
         self._offset = offset
-        return self._line, offset - self._template.rfind("\n", 0, offset)
+        return self._line, offset - self._line_end
 
 
 def _put_text(pieces: list[Piece], texts: list[str]) -> None:

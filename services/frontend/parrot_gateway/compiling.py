@@ -6,11 +6,12 @@ text: it travels beside the template, as a variable of its own.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass, field
 
 from parrot.errors import PlaceholderError, TemplateError
-from parrot.template import Piece, Text, bind, parse
+from parrot.template import Hole, Piece, Text, bind, parse
 from parrot_gateway import models
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.manager.v1 import manager_pb2
@@ -38,6 +39,23 @@ class Compiled:
         """Checks a template or value and counts it."""
         check_text(text, where, limit_bytes=limit_bytes)
         self.size_bytes += len(text.encode())
+
+
+INLINE_CHARS = 65_536
+INLINE_CALLS = 64
+"""More is compiled off the event loop, which others wait for."""
+
+
+async def compiled_calls(sent: models.NewBatch | models.NewCall) -> Compiled:
+    """As `compile_calls`, without keeping the event loop.
+
+    Raises:
+        Fault: what is wrong with it, with the path of the field.
+    """
+    calls = calls_of(sent)
+    if len(calls) <= INLINE_CALLS and sum(len(call.prompt) for call in calls) <= INLINE_CHARS:
+        return compile_calls(sent)
+    return await asyncio.to_thread(compile_calls, sent)
 
 
 def compile_calls(sent: models.NewBatch | models.NewCall) -> Compiled:
@@ -126,6 +144,9 @@ def _compile_call(compiled: Compiled, call: models.NewCall, at: str) -> None:
             )
         by_name[placeholder.name] = placeholder
     pieces = _pieces(call, by_name, at)
+    holes = sum(isinstance(piece, Hole) for piece in pieces)
+    if holes > limits.PLACEHOLDERS:
+        raise too_large(f"{at}prompt", holes, limits.PLACEHOLDERS, unit="holes")
     variables = {
         name: _variable(compiled, placeholder, f"{at}placeholders[{index}]")
         for index, (name, placeholder) in enumerate(by_name.items())

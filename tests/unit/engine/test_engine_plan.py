@@ -172,3 +172,24 @@ async def test_a_program_that_is_not_well_formed_is_refused() -> None:
 async def test_a_value_of_five_megabytes_is_tokenized_off_the_loop_and_refused_by_size() -> None:
     message = await refused(errors.PROMPT_TOO_LONG, value("x"), output(), values={"x": "漢" * 1_700_000})
     assert "5,100,000 tokens" in message
+
+
+async def test_a_value_that_fills_many_holes_is_encoded_once_for_each_transform(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded: list[str] = []
+    encode = ByteTokenizer.encode_value
+
+    def count(tokenizer: ByteTokenizer, text: str) -> list[int]:
+        encoded.append(text)
+        return encode(tokenizer, text)
+
+    monkeypatch.setattr(ByteTokenizer, "encode_value", count)
+    holes = [value("x"), value("x", "strip"), text("+"), value("z")] * 8
+    steps = await plan(*holes, output(), values={"x": " a ", "z": "b"})
+    prompt = [token for step in steps if isinstance(step, FillStep) for token in step.token_ids]
+    assert bytes(prompt) == b" a a+b" * 8
+    assert encoded == [" a ", "a", "b"]
+    long = "漢" * 300_000
+    told = await refused(errors.PROMPT_TOO_LONG, *[value("x")] * 1000, output(), values={"x": long})
+    assert "900,000,000 tokens" in told

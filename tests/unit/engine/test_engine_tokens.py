@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,26 @@ def test_plain_text_is_the_same_tokens_either_way(text: str) -> None:
     tokenizer = ByteTokenizer()
     if not any(marker in text for marker in CONTROL):
         assert tokenizer.encode_value(text) == tokenizer.encode_template(text)
+
+
+def test_a_long_text_keeps_no_other_thread_waiting(smollm2: ModelTokenizer) -> None:
+    looks, done = 0, threading.Event()
+
+    def look() -> None:
+        nonlocal looks
+        while not done.wait(0.001):
+            looks += 1
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        for encode in (smollm2.encode_value, smollm2.encode_template):
+            before = looks
+            encode("1" * 100_000)
+            assert looks - before > 5
+    finally:
+        done.set()
+        watcher.join()
 
 
 def test_plain_text_is_the_models_own_tokens(smollm2: ModelTokenizer) -> None:

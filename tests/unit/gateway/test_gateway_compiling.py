@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from parrot_gateway import models
-from parrot_gateway.compiling import compile_calls, locate
+from parrot_gateway.compiling import (
+    INLINE_CALLS,
+    INLINE_CHARS,
+    Compiled,
+    compile_calls,
+    compiled_calls,
+    locate,
+)
 from parrot_gateway.events import EVENT_CHARS, _deltas, _event, offset_of
 from parrot_gateway.problems import invalid, problem_of
 from parrot_runtime import errors, limits
@@ -100,6 +108,7 @@ def test_directions_have_three_spellings(spelling: object) -> None:
         (call("{{x}}: {{y}}", name="a" * 201), errors.TOO_LARGE, "name"),
         (call("{{x}}: {{y}}", model="a\0"), errors.INVALID_TEXT, "model"),
         (call("{{x}}" * 2000, *[X] * 1025), errors.TOO_LARGE, "placeholders"),
+        (call("{{x}}" * 1024 + "{{y}}"), errors.TOO_LARGE, "prompt"),
         ({"calls": []}, errors.INVALID_REQUEST, "calls"),
         ({"calls": [call()] * 4097}, errors.TOO_LARGE, "calls"),
         ({"calls": {}}, errors.INVALID_REQUEST, "calls"),
@@ -188,6 +197,30 @@ def test_limits_count_bytes_of_utf8(char: str) -> None:
                 assert (fault.kind, fault.field) == (errors.TOO_LARGE, field)
             else:
                 compile_calls(CALLS.validate_python(body))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("body", "inline"),
+    [
+        ({"calls": [call()] * INLINE_CALLS}, True),
+        ({"calls": [call()] * (INLINE_CALLS + 1)}, False),
+        (call("a" * INLINE_CHARS + "{{x}}{{y}}"), False),
+    ],
+)
+async def test_what_takes_long_to_compile_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], inline: bool
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def note(sent: models.NewBatch | models.NewCall) -> Compiled:
+        threads.append(threading.current_thread())
+        return compile_calls(sent)
+
+    monkeypatch.setattr("parrot_gateway.compiling.compile_calls", note)
+    compiled = await compiled_calls(CALLS.validate_python(body))
+    assert len(compiled.calls) == len(body.get("calls", [body]))
+    assert (threads == [threading.current_thread()]) is inline
 
 
 def test_a_batch_is_limited_as_a_whole() -> None:

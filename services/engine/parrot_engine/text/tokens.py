@@ -97,10 +97,10 @@ class ModelTokenizer(PromptTokenizer):
         return self._control
 
     def encode_template(self, text: str) -> list[int]:
-        return list(self._template.encode(text, add_special_tokens=False).ids)
+        return _encode(self._template, text)
 
     def encode_value(self, text: str) -> list[int]:
-        return list(self._value.encode(text, add_special_tokens=False).ids)
+        return _encode(self._value, text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._template.decode(list(token_ids), skip_special_tokens=False))
@@ -113,6 +113,11 @@ def _build(spec: dict[str, Any]) -> Tokenizer:
         return Tokenizer.from_str(json.dumps(spec))
     except Exception as error:  # noqa: BLE001  (the library raises bare Exception)
         raise TokenizerError(f"tokenizer.json can't be used: {error}") from None
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    # `encode` would keep every other thread waiting: for megabytes, longer than an engine may be silent.
+    return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def _without_control_tokens(spec: dict[str, Any], control_ids: frozenset[int]) -> dict[str, Any]:

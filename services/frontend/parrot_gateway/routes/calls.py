@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from parrot_gateway import models
 from parrot_gateway.bodies import StrictRoute
-from parrot_gateway.compiling import calls_of, compile_calls, locate
+from parrot_gateway.compiling import calls_of, compiled_calls, locate
 from parrot_gateway.gateway import GatewayDep, answer
 from parrot_runtime.errors import Fault
 
@@ -63,7 +63,7 @@ async def submit_calls(
     body: Annotated[models.NewCalls, Body(openapi_examples=_EXAMPLES)],
 ) -> Response:
     """Adds calls to the session: all of them, or none. They are stored when the answer comes."""
-    compiled = compile_calls(body)
+    compiled = await compiled_calls(body)
     try:
         call_ids = await gateway.manager.submit_calls(session_id, compiled.calls, compiled.values)
     except Fault as fault:
