@@ -1,4 +1,4 @@
-"""One stack with the real model for all tests that need it."""
+"""A stack with the real model, for all tests of a module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOADS_WITHIN_S = 420
 """On two busy cores, with the model's conversion."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def real_stack() -> Iterator[Up]:
     """`parrot up` with the packaged model on vLLM. At the end it is killed, and must leave nothing behind."""
     with data_folder() as folder, running(folder, "--backend", "vllm") as up:

@@ -58,6 +58,7 @@ class Child:
         """
         log = logs / f"{spec.name.replace(' ', '-')}.log"
         with log.open("ab") as stream:
+            log_start = stream.tell()
             process = await asyncio.create_subprocess_exec(
                 *tethered(spec.command, spec.stop_signal, spec.user),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -66,7 +67,7 @@ class Child:
                 process_group=0,
                 pass_fds=keep_fds,
             )
-            return cls(spec, log, process, stream.tell())
+            return cls(spec, log, process, log_start)
 
     @property
     def pid(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from parrot_manager.core.admission import NewCall, NewValue
@@ -107,7 +106,7 @@ def _check_shape(field: str, template_bytes: int, holes: int, outputs: int) -> N
 
 def _check_sampling(sampling: common_pb2.Sampling, field: str) -> None:
     checks = {
-        "temperature": math.isfinite(sampling.temperature) and sampling.temperature >= 0,
+        "temperature": 0 <= sampling.temperature <= 2,
         "top_p": 0 <= sampling.top_p <= 1,
         "min_tokens": not sampling.max_tokens or sampling.min_tokens <= sampling.max_tokens,
         "stop": len(sampling.stop) <= limits.STOP_TEXTS

@@ -17,9 +17,9 @@ from parrot_runtime.values.bus import Bus, connected
 SIM = SimOptions(step_ms=1.0, capacity=8, context_window_tokens=2048)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def vllm_backend(anyio_backend: str) -> AsyncIterator[Backend]:
-    """The real engine with the real model, started once: it takes half a minute.
+    """The real engine with the real model, started once for these tests: it takes half a minute.
 
     float32, because equality is asserted.
     """

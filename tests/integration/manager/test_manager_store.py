@@ -203,7 +203,8 @@ async def test_conflicts_and_broken_connections_pass(
     await schema.migrate(database_url, 10)
     name = database_url.rpartition("/test_")[2].partition("?")[0]
     postgres.run(f"alter database test_{name} set default_transaction_isolation = '{isolation}'")
-    async with opened(database_url, 20) as store:
+    # Long, because the machine may be busy: what is tried is that conflicts pass, not how fast.
+    async with opened(database_url, 45) as store:
         await store.insert_session(SESSION)
         killer = asyncio.create_task(_break_connections(database_url))
 
@@ -215,8 +216,11 @@ async def test_conflicts_and_broken_connections_pass(
             ready = replace(out, state=VariableState.READY)
             await store.commit(S, Changes(calls=(done,), variables=(ready,), values=(Value(out.id, b"x"),)))
 
-        await asyncio.gather(*(write(number) for number in range(1, 201)))
-        killer.cancel()
+        try:
+            await asyncio.gather(*(write(number) for number in range(1, 201)))
+        finally:
+            killer.cancel()
+            await asyncio.gather(killer, return_exceptions=True)
         record = await store.load_session("default", S)
     assert record is not None
     assert [call.state for call in record.calls] == [CallState.DONE] * 200
@@ -232,7 +236,7 @@ async def _break_connections(url: str) -> None:
         while True:
             async with engine.connect() as connection:
                 await connection.execute(query)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
     finally:
         await engine.dispose()
 
