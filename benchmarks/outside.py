@@ -62,8 +62,10 @@ async def chain(url: str, calls: int) -> list[dict[str, float]]:
 
 def main() -> None:
     """Measures and reports."""
-    arguments = parser(__doc__).parse_args()
-    calls, rounds = (8, 4) if arguments.quick else (8, 5)
+    made = parser(__doc__)
+    made.add_argument("--rounds", type=int, default=5, help="chains (default: 5)")
+    arguments = made.parse_args()
+    calls, rounds = (8, 4) if arguments.quick else (8, arguments.rounds)
     backend = "sim" if arguments.quick else "vllm"
     report = Report("outside", {"backend": backend, "calls": calls, "rounds": rounds})
     with (

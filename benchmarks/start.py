@@ -69,10 +69,11 @@ def main() -> None:
     """Measures and reports."""
     made = parser(__doc__)
     made.add_argument("--cold", action="store_true", help="also `make demo` in a fresh clone (minutes)")
+    made.add_argument("--rounds", type=int, default=3, help="stacks to start (default: 3)")
     arguments = made.parse_args()
     backend = "sim" if arguments.quick else "vllm"
     report = Report("start", {"backend": backend, "cold": arguments.cold})
-    report.samples = [warm(backend) for _ in range(1 if arguments.quick else 3)]
+    report.samples = [warm(backend) for _ in range(1 if arguments.quick else arguments.rounds)]
     last = report.samples[-1]
     rows = [
         (name, f"{used['processes']:.0f}", f"{used['rss_mib']:,.0f}", f"{used['cpu_s']:,.1f}")

@@ -58,7 +58,7 @@ def make_backend(settings: EngineSettings) -> Backend:
             model_name=settings.model_name,
             cache_dir=settings.cache_dir,
             dtype=settings.dtype,
-            capacity=settings.capacity or 8,
+            capacity=settings.capacity or 16,
             context_window_tokens=settings.context_window_tokens,
             kv_cache_bytes=settings.kv_cache_mib << 20,
             step_tokens=settings.step_tokens,
