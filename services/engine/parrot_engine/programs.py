@@ -127,6 +127,7 @@ class Programs:
             raise
         except BackendError as error:
             return _failed(program.ref, Fault(errors.ENGINE_ERROR, f"the engine could not run it: {error}"))
+        # The last resort: a bug ends its own program, is logged, and ends no other's.
         except Exception:
             log.exception("program failed", **_names(program.ref))
             return _failed(

@@ -108,6 +108,7 @@ class _FaultInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
                         return await abort(context, fault)
                     except (asyncio.CancelledError, aio.AbortError):
                         raise
+                    # The last resort: a bug is logged here, and the caller is told that there is one.
                     except Exception:
                         log.exception("rpc failed", method=method)
                         span.set_status(Status(StatusCode.ERROR, "internal"))
