@@ -2,8 +2,7 @@
 
 A chain of calls whose lengths are forced, each waiting for the one before, on the real engine (or,
 with `--quick`, on a simulated one with steps as long). Outside is what the client waits less what
-the engine says it queued, prefilled and decoded: HTTP, the manager, the database, the bus. Beside it,
-where that time lies: from the chain's end-to-end time the server's own clock of each call.
+the engine says it queued, prefilled and decoded: HTTP, the manager, the database, the bus.
 """
 
 from __future__ import annotations

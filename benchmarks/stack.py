@@ -97,5 +97,5 @@ def _wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
                 return
         except (OSError, urllib.error.URLError, json.JSONDecodeError):
             pass
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two looks: a server that is not there yet tells nobody
     raise RuntimeError(f"the stack did not come up:\n{log.read_text()}")

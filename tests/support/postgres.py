@@ -43,7 +43,7 @@ class PostgresServer:
         while not self._postgres.is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(log.read_text())
-            time.sleep(0.01)
+            time.sleep(0.01)  # between two looks at a server that starts
         log.unlink()
 
     def stop(self) -> None:

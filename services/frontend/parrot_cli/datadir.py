@@ -101,6 +101,7 @@ def _lock(fd: int, path: Path, waiting: Callable[[str], None]) -> None:
         if not told:
             waiting(f"what is left of an earlier parrot up (process {pid}) is still stopping; waiting for it")
             told = True
+        # Another process that goes tells nobody: there is only looking again.
         time.sleep(_POLL_S)
 
 

@@ -34,6 +34,7 @@ def sweep(groups: set[int]) -> None:
         for group in [group for group in groups if late or not _leader_lives(group)]:
             _kill(group)
             groups.discard(group)
+        # They are no children of ours, so nothing tells when they end.
         time.sleep(_POLL_S)
 
 

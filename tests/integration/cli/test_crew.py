@@ -91,7 +91,7 @@ async def test_stops_while_it_is_still_starting(rig: Rig) -> None:
     async def start() -> None:
         await rig.launch("first", OBEDIENT)
         stop_me()
-        await rig.launch("second", "import time; time.sleep(60)")
+        await rig.launch("second", "import time; time.sleep(60)")  # never ready
 
     assert await rig.crew.run(start)
     assert rig.told("ready") == ["first"]
