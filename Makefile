@@ -38,7 +38,7 @@ docs: setup ## Generate docs/configuration.md
 	python tools/settings_table.py
 
 bench: setup ## Run every benchmark, quickly; benchmarks/README.md says what they measure
-	@for name in machine imports streams outside writes start; do python benchmarks/$$name.py --quick || exit 1; done
+	@for name in machine idle imports streams outside writes start; do python benchmarks/$$name.py --quick || exit 1; done
 
 clean: ## Remove the environment and everything built
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
