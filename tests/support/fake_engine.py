@@ -76,8 +76,33 @@ class FakeEngine:
     def done(self, program: engine_pb2.RunProgram) -> None:
         """Says that all of it is done."""
         usage = common_pb2.Usage(prompt_tokens=7, cached_tokens=3, output_tokens=5)
-        timings = common_pb2.Timings(queue_ms=1, prefill_ms=2, decode_ms=3)
-        self.say(done=engine_pb2.AttemptDone(ref=program.ref, usage=usage, timings=timings))
+        timings = common_pb2.Timings(
+            queue_ms=1,
+            prefill_ms=2,
+            decode_ms=3,
+            static_prefill_ms=4,
+            dynamic_prefill_ms=5,
+            static_prefill_tokens=6,
+            dynamic_prefill_tokens=0xFFFFFFFF,
+        )
+        done = engine_pb2.AttemptDone(
+            ref=program.ref, usage=usage, timings=timings, provenance=self.provenance()
+        )
+        self.say(done=done)
+
+    def provenance(self) -> common_pb2.Provenance:
+        """What it says that its outputs were made with."""
+        return common_pb2.Provenance(
+            engine_id=self.engine_id,
+            model=self._model,
+            dtype="float32",
+            backend="sim",
+            backend_version="1.2",
+            attention="none",
+            tensor_parallel=1,
+            batch_invariant=True,
+            version="0.1",
+        )
 
     def fail(self, program: engine_pb2.RunProgram, kind: str, message: str = "as the test wants") -> None:
         """Says that it failed."""
@@ -98,6 +123,10 @@ class FakeEngine:
                 model=self._model,
                 context_window_tokens=2048,
                 backend="sim",
+                version="1.2",
+                dtype="float32",
+                attention="none",
+                parrot_version="0.1",
                 capacity=self._capacity,
                 attempts=claimed,
             )

@@ -60,6 +60,10 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
                 call.state = common_pb2.CALL_STATE_DONE
                 call.ended_unix_ms = call.accepted_unix_ms + 40
                 call.usage.output_tokens = 3
+                call.timings.dynamic_prefill_ms = 2.5
+                call.provenance.CopyFrom(
+                    common_pb2.Provenance(engine_id="e-1", dtype="float32", version="0.1")
+                )
         self._tell()
 
     def fail(self, session_id: str, variable_id: str, fault: Fault) -> None:
@@ -145,7 +149,9 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
     async def ListEngines(self, request: pb.ListEnginesRequest, context: Context) -> pb.ListEnginesResponse:  # noqa: N802
         self._note()
         return pb.ListEnginesResponse(
-            engines=[pb.Engine(id="e-1", model="sim", state="ready", capacity=8, backend="sim")]
+            engines=[
+                pb.Engine(id="e-1", model="sim", state="ready", capacity=8, backend="sim", version="1.2")
+            ]
         )
 
     def _tell(self) -> None:

@@ -25,6 +25,7 @@ from parrot.errors import (
     WaitTimeout,
 )
 from parrot.function import Function, semantic_function
+from parrot.guide import Guide
 from parrot.info import CallInfo, SessionInfo, VariableInfo
 from parrot.sampling import Input, Output, SamplingConfig
 from parrot.session import Session
@@ -38,6 +39,7 @@ __all__ = [
     "CallInfo",
     "Cancelled",
     "Function",
+    "Guide",
     "Input",
     "InvalidText",
     "Output",

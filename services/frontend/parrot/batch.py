@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,18 @@ if TYPE_CHECKING:
 
 BATCH_CALLS = 4096
 BATCH_BYTES = 32 << 20
-"""What the server takes in one request: calls, and bytes of all their templates and values."""
+"""What the server takes in one request: calls, and bytes of all their templates, values, transforms and
+guides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a semantic function, with the text or variable of each placeholder."""
+    """One call of a semantic function, with the text or variable of each placeholder.
+
+    Attributes:
+        sampling: of each output, as the server's API takes it.
+        transforms: of the placeholders that have some.
+    """
 
     name: str
     model: str
@@ -27,6 +34,7 @@ class Call:
     inputs: Mapping[str, str | SemanticVariable]
     outputs: Mapping[str, SemanticVariable]
     sampling: Mapping[str, dict[str, Any]]
+    transforms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
         """The call as the server's API takes it."""
@@ -43,13 +51,18 @@ class Call:
                     "sampling": self.sampling[name],
                 }
             )
+        for placeholder in placeholders:
+            if transforms := self.transforms.get(placeholder["name"]):
+                placeholder["transforms"] = list(transforms)
         wire = {"name": self.name, "prompt": self.template, "placeholders": placeholders}
         return wire | {"model": self.model} if self.model else wire
 
     def size_bytes(self) -> int:
-        """Its template and its values."""
-        values = (given for given in self.inputs.values() if isinstance(given, str))
-        return len(self.template.encode()) + sum(len(value.encode()) for value in values)
+        """Its template, values, transforms and guides, or a little more."""
+        texts = [given for given in self.inputs.values() if isinstance(given, str)]
+        texts += [name for names in self.transforms.values() for name in names]
+        texts += [json.dumps(s["guide"], ensure_ascii=False) for s in self.sampling.values() if "guide" in s]
+        return len(self.template.encode()) + sum(len(text.encode()) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class Function:
             ) from None
         self._outputs = [name for name, direction in self._holes.items() if direction == "output"]
         self._sampling = {name: _sampling_of(parameters.get(name), sampling) for name in self._outputs}
+        self._transforms = {name: _transforms_of(parameters.get(name)) for name in self._holes}
         self._signature = _call_signature(function, set(self._outputs))
 
     def __repr__(self) -> str:
@@ -83,7 +84,9 @@ class Function:
         }
         outputs = {name: self._output(name, bound.arguments.get(name)) for name in self._outputs}
         target = session or current(self.name)
-        target._add(Call(self.name, self.model, self.template, inputs, outputs, self._sampling))
+        target._add(
+            Call(self.name, self.model, self.template, inputs, outputs, self._sampling, self._transforms)
+        )
         results = tuple(outputs.values())
         return results[0] if len(results) == 1 else results
 
@@ -231,6 +234,10 @@ def _bound_holes(template: str, parameters: Mapping[str, object]) -> dict[str, s
 def _sampling_of(annotation: object, default: SamplingConfig | None) -> dict[str, Any]:
     own = annotation.sampling_config if isinstance(annotation, Output) else None
     return (own or default or SamplingConfig()).to_wire()
+
+
+def _transforms_of(annotation: object) -> tuple[str, ...]:
+    return annotation.transforms if isinstance(annotation, (Input, Output)) else ()
 
 
 def _call_signature(function: Callable[..., Any], outputs: set[str]) -> inspect.Signature:

@@ -20,6 +20,10 @@ class CallInfo:
         prompt_tokens: of its prompt.
         cached_tokens: those of them whose KV was there already.
         queue_ms: from its arrival at the engine to its first step.
+        static_prefill_ms: spent on its constant text before its inputs were there.
+        dynamic_prefill_ms: spent on its inputs while they were still being produced.
+        provenance: what made its outputs, by name (engine, model, dtype, backend, ...), so that they can
+            be compared with another's; None until it is done.
         e2e_ms: from its acceptance to its end.
     """
 
@@ -38,6 +42,11 @@ class CallInfo:
     queue_ms: float
     prefill_ms: float
     decode_ms: float
+    static_prefill_ms: float
+    dynamic_prefill_ms: float
+    static_prefill_tokens: int
+    dynamic_prefill_tokens: int
+    provenance: Mapping[str, Any] | None
     accepted_unix_ms: int
     ready_unix_ms: int | None
     dispatched_unix_ms: int | None

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from parrot.guide import Guide
 from parrot.variable import check_text
 
 MAX_TOKENS = 1_048_576
 STOP_TEXTS = 16
 STOP_BYTES = 1024
+STOP_TOKEN_IDS = 64
+TOKEN_ID = (1 << 31) - 1
+LOGIT_BIASES = 300
+LOGPROBS = 20
+TRANSFORMS = 16
+
+# The server's name for each setting, and its default there: what says nothing new is not sent.
+_WIRE: Final[Mapping[str, tuple[str, object]]] = {
+    "max_gen_length": ("max_tokens", None),
+    "temperature": ("temperature", None),
+    "top_p": ("top_p", 1),
+    "top_k": ("top_k", 0),
+    "min_p": ("min_p", 0),
+    "seed": ("seed", None),
+    "ignore_tokenizer_eos": ("ignore_eos", False),
+    "stop_str": ("stop", ()),
+    "stop_token_ids": ("stop_token_ids", ()),
+    "min_tokens": ("min_tokens", 0),
+    "presence_penalty": ("presence_penalty", 0),
+    "frequency_penalty": ("frequency_penalty", 0),
+    "repetition_penalty": ("repetition_penalty", 1),
+    "logprobs": ("logprobs", None),
+    "prompt_logprobs": ("prompt_logprobs", None),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +51,17 @@ class SamplingConfig:
         top_k: how many of the likeliest tokens are sampled from; 0: all.
         seed: makes sampling repeatable; a signed 64-bit integer.
         min_tokens: the shortest output, in tokens.
+        min_p: leaves out tokens less likely than this share of the likeliest; 0 to 1.
+        presence_penalty: taken off tokens that the output has already; -2 to 2.
+        frequency_penalty: the same, as often as it has them.
+        repetition_penalty: above 1: makes tokens of prompt and output less likely; below 1: likelier;
+            more than 0, at most 10.
+        logit_bias: token id to what is added to its logit, -100 to 100; 300 tokens at most; kept as pairs.
+        stop_token_ids: up to 64 tokens that end the output and are not in it.
+        logprobs: records the output's tokens with their logprobs, and this many alternatives each, 0 to
+            20; None: no logprobs.
+        prompt_logprobs: the same for the prompt's tokens.
+        guide: what the output must be.
 
     Raises:
         ValueError: a field is out of range.
@@ -41,55 +77,88 @@ class SamplingConfig:
     top_k: int = 0
     seed: int | None = None
     min_tokens: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    stop_token_ids: Sequence[int] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    guide: Guide | None = None
 
     def __post_init__(self) -> None:
-        _check_number("temperature", self.temperature, 0, 2)
-        _check_number("top_p", self.top_p, 0, 1)
-        if self.top_p == 0:
-            raise ValueError("top_p must be more than 0")
+        self._check_numbers()
         _check_integer("max_gen_length", self.max_gen_length, 1, MAX_TOKENS)
         _check_integer("top_k", self.top_k, 0, MAX_TOKENS)
         _check_integer("min_tokens", self.min_tokens, 0, self.max_gen_length)
-        if self.seed is not None:
-            _check_integer("seed", self.seed, -(1 << 63), (1 << 63) - 1)
+        _check_optional("seed", self.seed, -(1 << 63), (1 << 63) - 1)
+        _check_optional("logprobs", self.logprobs, 0, LOGPROBS)
+        _check_optional("prompt_logprobs", self.prompt_logprobs, 0, LOGPROBS)
+        if not isinstance(self.guide, (Guide, type(None))):
+            raise TypeError(f"guide is a P.Guide, not {type(self.guide).__name__}")
         object.__setattr__(self, "stop_str", _stops(self.stop_str))
+        object.__setattr__(self, "stop_token_ids", _stop_tokens(self.stop_token_ids))
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
+
+    def _check_numbers(self) -> None:
+        for name, low, high in (
+            ("temperature", 0, 2),
+            ("top_p", 0, 1),
+            ("min_p", 0, 1),
+            ("presence_penalty", -2, 2),
+            ("frequency_penalty", -2, 2),
+            ("repetition_penalty", 0, 10),
+        ):
+            _check_number(name, getattr(self, name), low, high)
+        for name in ("top_p", "repetition_penalty"):
+            if getattr(self, name) == 0:
+                raise ValueError(f"{name} must be more than 0")
 
     def to_wire(self) -> dict[str, Any]:
         """The settings as the server's API names them; those at the API's default are left out."""
-        wire: dict[str, Any] = {"max_tokens": self.max_gen_length, "temperature": self.temperature}
-        if self.top_p != 1:
-            wire["top_p"] = self.top_p
-        if self.top_k:
-            wire["top_k"] = self.top_k
-        if self.seed is not None:
-            wire["seed"] = self.seed
-        if self.ignore_tokenizer_eos:
-            wire["ignore_eos"] = True
-        if self.stop_str:
-            wire["stop"] = list(self.stop_str)
-        if self.min_tokens:
-            wire["min_tokens"] = self.min_tokens
+        wire: dict[str, Any] = {}
+        for name, (sent_as, default) in _WIRE.items():
+            given = getattr(self, name)
+            if given != default:
+                wire[sent_as] = list(given) if isinstance(given, tuple) else given
+        if self.logit_bias:
+            wire["logit_bias"] = {str(token): bias for token, bias in dict(self.logit_bias).items()}
+        if self.guide is not None:
+            wire["guide"] = self.guide.to_wire()
         return wire
 
 
 class Input:
-    """Annotates a parameter as an input: a text, or the variable that will hold one."""
+    """Annotates a parameter as an input: a text, or the variable that will hold one.
+
+    `P.Input` alone, or `P.Input(transforms=...)` with what is done to the text first, in order: a
+    transform or a list of them, such as "strip", "json:answers[0].text", "regex:Answer: (.*)".
+    """
+
+    def __init__(self, *, transforms: str | Sequence[str] = ()) -> None:
+        self.transforms = _transforms(transforms)
 
 
 class Output:
     """Annotates a parameter as an output; `P.Output` alone, or `P.Output(P.SamplingConfig(...))`.
 
-    An output is made by the call. Pass a variable for it, by keyword, to choose which one.
+    An output is made by the call. Pass a variable for it, by keyword, to choose which one. With
+    `transforms`, its text is what they make of what was generated, and comes whole, at its end.
     """
 
-    def __init__(self, sampling_config: SamplingConfig | None = None) -> None:
+    def __init__(
+        self, sampling_config: SamplingConfig | None = None, *, transforms: str | Sequence[str] = ()
+    ) -> None:
         self.sampling_config = sampling_config
+        self.transforms = _transforms(transforms)
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number, not {type(value).__name__}")
-    if not (math.isfinite(value) and low <= value <= high):
+    # In this order: an integer may be beyond a double, and only a double can be NaN.
+    if not low <= value <= high:
         raise ValueError(f"{name} is {value}; it must be from {low} to {high}")
 
 
@@ -98,6 +167,11 @@ def _check_integer(name: str, value: object, low: int, high: int) -> None:
         raise TypeError(f"{name} is an integer, not {type(value).__name__}")
     if not low <= value <= high:
         raise ValueError(f"{name} is {value}; it must be from {low} to {high}")
+
+
+def _check_optional(name: str, value: object, low: int, high: int) -> None:
+    if value is not None:
+        _check_integer(name, value, low, high)
 
 
 def _stops(stop: object) -> tuple[str, ...]:
@@ -110,3 +184,34 @@ def _stops(stop: object) -> tuple[str, ...]:
         if not 1 <= len(check_text(text, "stop_str").encode()) <= STOP_BYTES:
             raise ValueError(f"a text of stop_str has 1 to {STOP_BYTES} bytes of UTF-8")
     return tuple(texts)
+
+
+def _stop_tokens(tokens: object) -> tuple[int, ...]:
+    if not isinstance(tokens, (tuple, list)):
+        raise TypeError("stop_token_ids is a list of token ids")
+    if len(tokens) > STOP_TOKEN_IDS:
+        raise ValueError(f"stop_token_ids has {len(tokens)} tokens; the limit is {STOP_TOKEN_IDS}")
+    for token in tokens:
+        _check_integer("a token of stop_token_ids", token, 0, TOKEN_ID)
+    return tuple(tokens)
+
+
+def _biases(bias: object) -> tuple[tuple[int, float], ...]:
+    if not isinstance(bias, (Mapping, tuple)):
+        raise TypeError("logit_bias maps token ids to numbers")
+    pairs = tuple(bias.items()) if isinstance(bias, Mapping) else bias
+    if len(pairs) > LOGIT_BIASES:
+        raise ValueError(f"logit_bias has {len(pairs)} tokens; the limit is {LOGIT_BIASES}")
+    for token, value in pairs:
+        _check_integer("a token of logit_bias", token, 0, TOKEN_ID)
+        _check_number("a bias of logit_bias", value, -100, 100)
+    return pairs
+
+
+def _transforms(given: object) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, (tuple, list)):
+        raise TypeError("transforms is a transform, or a list of them")
+    if len(names) > TRANSFORMS:
+        raise ValueError(f"there are {len(names)} transforms; the limit is {TRANSFORMS}")
+    return tuple(check_text(name, "a transform") for name in names)

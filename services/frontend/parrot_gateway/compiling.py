@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from parrot.errors import PlaceholderError, TemplateError
 from parrot.template import Hole, Piece, Text, bind, parse
 from parrot_gateway import models
+from parrot_gateway.sampling import SamplingSettings, compile_sampling
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors, limits
 from parrot_runtime.errors import Fault
 from parrot_runtime.ids import ID_RULE, is_id, new_variable_id
+from parrot_runtime.sampling import guide_bytes
 from parrot_runtime.text import check_name, check_text, too_large
-from parrot_runtime.transforms import TRANSFORMS
+from parrot_runtime.transforms import TransformChecker
 
 # What the manager calls a call of a batch, and its hole or another part of it.
 _PART = re.compile(r"calls\[(\d+)\](?:\.(\w+))?\Z")
@@ -34,6 +36,7 @@ class Compiled:
     values: list[manager_pb2.NewValue] = field(default_factory=list)
     placeholders: list[list[models.PlaceholderResource]] = field(default_factory=list)
     size_bytes: int = 0
+    transforms: TransformChecker = field(default_factory=TransformChecker)
 
     def add_text(self, text: str, where: str, limit_bytes: int) -> None:
         """Checks a template or value and counts it."""
@@ -53,9 +56,17 @@ async def compiled_calls(sent: models.NewBatch | models.NewCall) -> Compiled:
         Fault: what is wrong with it, with the path of the field.
     """
     calls = calls_of(sent)
-    if len(calls) <= INLINE_CALLS and sum(len(call.prompt) for call in calls) <= INLINE_CHARS:
+    if len(calls) <= INLINE_CALLS and sum(map(_chars, calls)) <= INLINE_CHARS:
         return compile_calls(sent)
     return await asyncio.to_thread(compile_calls, sent)
+
+
+def _chars(call: models.NewCall) -> int:
+    """What of a call takes time to check."""
+    settings = [placeholder.sampling for placeholder in call.placeholders]
+    schemas = [s.guide.json_schema or "" for s in settings if s is not None and s.guide is not None]
+    names = [name for placeholder in call.placeholders for name in placeholder.transforms]
+    return len(call.prompt) + sum(map(len, schemas)) + sum(map(len, names))
 
 
 def compile_calls(sent: models.NewBatch | models.NewCall) -> Compiled:
@@ -70,7 +81,9 @@ def compile_calls(sent: models.NewBatch | models.NewCall) -> Compiled:
     else:
         compiled = _compile_batch(sent)
     if compiled.size_bytes > limits.BATCH_BYTES:
-        raise too_large("the batch's templates and values", compiled.size_bytes, limits.BATCH_BYTES)
+        raise too_large(
+            "the batch's templates, values, transforms and guides", compiled.size_bytes, limits.BATCH_BYTES
+        )
     return compiled
 
 
@@ -132,17 +145,7 @@ def _compile_call(compiled: Compiled, call: models.NewCall, at: str) -> None:
     compiled.add_text(call.prompt, f"{at}prompt", limits.TEMPLATE_BYTES)
     if len(call.placeholders) > limits.PLACEHOLDERS:
         raise too_large(f"{at}placeholders", len(call.placeholders), limits.PLACEHOLDERS, unit="entries")
-    by_name: dict[str, models.NewPlaceholder] = {}
-    for index, placeholder in enumerate(call.placeholders):
-        where = f"{at}placeholders[{index}]"
-        _check_placeholder(placeholder, where)
-        if placeholder.name in by_name:
-            raise Fault(
-                errors.PLACEHOLDER_MISMATCH,
-                f"{where}.name: {placeholder.name!r} is declared twice",
-                field=f"{where}.name",
-            )
-        by_name[placeholder.name] = placeholder
+    by_name, samplings = _declared(compiled, call, at)
     pieces = _pieces(call, by_name, at)
     holes = sum(isinstance(piece, Hole) for piece in pieces)
     if holes > limits.PLACEHOLDERS:
@@ -155,7 +158,7 @@ def _compile_call(compiled: Compiled, call: models.NewCall, at: str) -> None:
         manager_pb2.NewCall(
             name=call.name,
             model=call.model,
-            segments=[_segment(piece, by_name, variables) for piece in pieces],
+            segments=[_segment(piece, by_name, variables, samplings) for piece in pieces],
         )
     )
     compiled.placeholders.append(
@@ -164,6 +167,31 @@ def _compile_call(compiled: Compiled, call: models.NewCall, at: str) -> None:
             for name, p in by_name.items()
         ]
     )
+
+
+def _declared(
+    compiled: Compiled, call: models.NewCall, at: str
+) -> tuple[dict[str, models.NewPlaceholder], dict[str, common_pb2.Sampling]]:
+    """The placeholders by name, each checked by itself, and the sampling of those that are outputs."""
+    by_name: dict[str, models.NewPlaceholder] = {}
+    samplings: dict[str, common_pb2.Sampling] = {}
+    for index, placeholder in enumerate(call.placeholders):
+        where = f"{at}placeholders[{index}]"
+        _check_placeholder(placeholder, where)
+        compiled.transforms.check(placeholder.transforms, f"{where}.transforms")
+        compiled.size_bytes += sum(len(name.encode()) for name in placeholder.transforms)
+        if placeholder.in_out == "out":
+            settings = placeholder.sampling or SamplingSettings()
+            sampling = samplings[placeholder.name] = compile_sampling(settings, f"{where}.sampling")
+            compiled.size_bytes += guide_bytes(sampling)
+        if placeholder.name in by_name:
+            raise Fault(
+                errors.PLACEHOLDER_MISMATCH,
+                f"{where}.name: {placeholder.name!r} is declared twice",
+                field=f"{where}.name",
+            )
+        by_name[placeholder.name] = placeholder
+    return by_name, samplings
 
 
 def _pieces(call: models.NewCall, by_name: dict[str, models.NewPlaceholder], at: str) -> tuple[Piece, ...]:
@@ -182,10 +210,6 @@ def _pieces(call: models.NewCall, by_name: dict[str, models.NewPlaceholder], at:
 
 def _check_placeholder(placeholder: models.NewPlaceholder, where: str) -> None:
     check_name(placeholder.name, f"{where}.name")
-    for index, name in enumerate(placeholder.transforms):
-        if name not in TRANSFORMS:
-            path = f"{where}.transforms[{index}]"
-            raise Fault(errors.INVALID_REQUEST, f"{path}: there are {', '.join(TRANSFORMS)}", field=path)
     given = (placeholder.semantic_var_id is not None) + (placeholder.value is not None)
     if placeholder.in_out == "in":
         if given != 1:
@@ -203,27 +227,11 @@ def _check_placeholder(placeholder: models.NewPlaceholder, where: str) -> None:
         raise Fault(errors.INVALID_REQUEST, f"{where}.value: an output has none", field=f"{where}.value")
     if placeholder.semantic_var_id is not None:
         _check_id(placeholder.semantic_var_id, f"{where}.semantic_var_id")
-    if placeholder.sampling is not None:
-        _check_sampling(placeholder.sampling, f"{where}.sampling")
 
 
 def _check_id(text: str, where: str) -> None:
     if not is_id(text):
         raise Fault(errors.INVALID_REQUEST, f"{where}: an id is {ID_RULE}", field=where)
-
-
-def _check_sampling(sampling: models.SamplingSettings, where: str) -> None:
-    def refuse(name: str, why: str) -> Fault:
-        return Fault(errors.INVALID_SAMPLING, f"{where}.{name}: {why}", field=f"{where}.{name}")
-
-    if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
-        raise refuse("min_tokens", f"{sampling.min_tokens} is more than max_tokens")
-    if len(sampling.stop) > limits.STOP_TEXTS:
-        raise refuse("stop", f"{len(sampling.stop)} texts; the limit is {limits.STOP_TEXTS}")
-    for index, text in enumerate(sampling.stop):
-        check_text(text, f"{where}.stop[{index}]", limit_bytes=limits.STOP_BYTES)
-        if not text:
-            raise refuse(f"stop[{index}]", "an empty text would end every output at once")
 
 
 def _variable(compiled: Compiled, placeholder: models.NewPlaceholder, where: str) -> str:
@@ -240,7 +248,10 @@ def _variable(compiled: Compiled, placeholder: models.NewPlaceholder, where: str
 
 
 def _segment(
-    piece: Piece, by_name: dict[str, models.NewPlaceholder], variables: dict[str, str]
+    piece: Piece,
+    by_name: dict[str, models.NewPlaceholder],
+    variables: dict[str, str],
+    samplings: dict[str, common_pb2.Sampling],
 ) -> common_pb2.Segment:
     if isinstance(piece, Text):
         return common_pb2.Segment(text=piece.text)
@@ -255,20 +266,7 @@ def _segment(
         output=common_pb2.OutputHole(
             name=piece.name,
             variable_id=variables[piece.name],
-            sampling=_sampling(placeholder.sampling or models.SamplingSettings()),
+            sampling=samplings[piece.name],
             transforms=placeholder.transforms,
         )
-    )
-
-
-def _sampling(sampling: models.SamplingSettings) -> common_pb2.Sampling:
-    return common_pb2.Sampling(
-        max_tokens=sampling.max_tokens or 0,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        seed=sampling.seed,
-        ignore_eos=sampling.ignore_eos,
-        stop=sampling.stop,
-        min_tokens=sampling.min_tokens,
     )

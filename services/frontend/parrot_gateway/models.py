@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
+from parrot_gateway.sampling import SamplingSettings
+from parrot_gateway.sent import Sent, TextList
 from parrot_runtime import limits
 
-MAX_TOKENS = 1_048_576
 SESSION_S = 86_400
 
 
@@ -18,20 +19,7 @@ def _direction(given: object) -> object:
     return {"input": "in", "output": "out"}.get(given, given) if isinstance(given, str) else given
 
 
-def _listed(given: object) -> object:
-    return [given] if isinstance(given, str) else given
-
-
-TextList = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=list[str] | str)]
-
-
-class _Sent(BaseModel):
-    """What a client sends: strictly typed, and nothing beside."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class NewSession(_Sent):
+class NewSession(Sent):
     """A session to be made."""
 
     label: str = Field(
@@ -45,26 +33,7 @@ class NewSession(_Sent):
     )
 
 
-class SamplingSettings(_Sent):
-    """How an output is generated."""
-
-    max_tokens: int | None = Field(
-        default=None, ge=1, le=MAX_TOKENS, description="longest output; by default what the window leaves"
-    )
-    temperature: float = Field(default=1.0, ge=0, le=2, description="0 is greedy")
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0, le=MAX_TOKENS, description="0: no limit")
-    seed: int | None = Field(default=None, ge=-(1 << 63), le=(1 << 63) - 1)
-    ignore_eos: bool = Field(
-        default=False, description="generate up to max_tokens even when the model wants to end"
-    )
-    stop: TextList = Field(
-        default_factory=list, description="a text, or up to 16; the output ends before any of them"
-    )
-    min_tokens: int = Field(default=0, ge=0, le=MAX_TOKENS)
-
-
-class NewPlaceholder(_Sent):
+class NewPlaceholder(Sent):
     """What stands in for a hole of the template."""
 
     name: str = Field(description="the hole's name", examples=["task"])
@@ -78,12 +47,16 @@ class NewPlaceholder(_Sent):
     )
     value: str | None = Field(default=None, description="in: a text, instead of a variable")
     transforms: TextList = Field(
-        default_factory=list, description="applied in order: strip, first_line", max_length=16
+        default_factory=list,
+        description="applied to the whole text, in order: strip, first_line, lower, upper, "
+        "split:<separator>:<index>, regex:<pattern> (RE2; the group named value, or the first, or all of "
+        "the match), json:<path>, join:<separator>. An output that has some is not streamed.",
+        examples=[["strip"], ["regex:(?s)```json\\n(.*?)```", "json:answers[0].text"]],
     )
     sampling: SamplingSettings | None = Field(default=None, description="out: how it is generated")
 
 
-class NewCall(_Sent):
+class NewCall(Sent):
     """A semantic function call."""
 
     prompt: str = Field(
@@ -96,7 +69,7 @@ class NewCall(_Sent):
     model: str = Field(default="", description="the model to use; empty: any")
 
 
-class NewValue(_Sent):
+class NewValue(Sent):
     """A variable that gets its value with a batch."""
 
     semantic_var_id: str
@@ -104,7 +77,7 @@ class NewValue(_Sent):
     name: str = ""
 
 
-class NewBatch(_Sent):
+class NewBatch(Sent):
     """Calls that are accepted together, or not at all."""
 
     calls: list[NewCall]
@@ -120,7 +93,7 @@ NewCalls = Annotated[
 ]
 
 
-class VariableValue(_Sent):
+class VariableValue(Sent):
     """The value of a variable that no call makes."""
 
     value: str = Field(description=f"at most {limits.VALUE_BYTES:,} bytes of UTF-8")
@@ -176,11 +149,33 @@ class Usage(BaseModel):
 
 
 class Timings(BaseModel):
-    """Where a call's time on its engine went."""
+    """Where a call's time on its engine went.
+
+    The first three follow one another and sum to it. The others lie before or beside them: prompt
+    that was computed before all inputs were there.
+    """
 
     queue_ms: float
     prefill_ms: float
     decode_ms: float
+    static_prefill_ms: float = Field(description="constant segments, before the inputs were there")
+    dynamic_prefill_ms: float = Field(description="inputs, while they were still being produced")
+    static_prefill_tokens: int
+    dynamic_prefill_tokens: int
+
+
+class Provenance(BaseModel):
+    """What made an output, so that it can be compared with what something else would have made."""
+
+    engine: str
+    model: str
+    dtype: str
+    backend: str
+    backend_version: str
+    attention: str = Field(description="the attention kernel, as the backend calls it")
+    tensor_parallel: int
+    batch_invariant: bool = Field(description="its tokens do not depend on what else was in the batch")
+    parrot_version: str
 
 
 class CallResource(BaseModel):
@@ -197,6 +192,7 @@ class CallResource(BaseModel):
     attempt: int
     usage: Usage
     timings: Timings
+    provenance: Provenance | None = Field(description="null until the call is done")
     accepted_unix_ms: int
     ready_unix_ms: int | None
     dispatched_unix_ms: int | None
@@ -278,6 +274,10 @@ class EngineResource(BaseModel):
     running: int
     capacity: int
     backend: str
+    backend_version: str
+    dtype: str
+    attention: str
+    parrot_version: str
 
 
 class EngineList(BaseModel):

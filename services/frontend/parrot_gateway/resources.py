@@ -52,6 +52,10 @@ def engine(found: manager_pb2.Engine) -> models.EngineResource:
         running=found.running,
         capacity=found.capacity,
         backend=found.backend,
+        backend_version=found.version,
+        dtype=found.dtype,
+        attention=found.attention,
+        parrot_version=found.parrot_version,
     )
 
 
@@ -88,15 +92,38 @@ def _call(found: manager_pb2.Call) -> models.CallResource:
             cached_tokens=found.usage.cached_tokens,
             output_tokens=found.usage.output_tokens,
         ),
-        timings=models.Timings(
-            queue_ms=found.timings.queue_ms,
-            prefill_ms=found.timings.prefill_ms,
-            decode_ms=found.timings.decode_ms,
-        ),
+        timings=_timings(found.timings),
+        provenance=_provenance(found.provenance) if found.HasField("provenance") else None,
         accepted_unix_ms=found.accepted_unix_ms,
         ready_unix_ms=found.ready_unix_ms or None,
         dispatched_unix_ms=found.dispatched_unix_ms or None,
         ended_unix_ms=found.ended_unix_ms or None,
+    )
+
+
+def _timings(found: common_pb2.Timings) -> models.Timings:
+    return models.Timings(
+        queue_ms=found.queue_ms,
+        prefill_ms=found.prefill_ms,
+        decode_ms=found.decode_ms,
+        static_prefill_ms=found.static_prefill_ms,
+        dynamic_prefill_ms=found.dynamic_prefill_ms,
+        static_prefill_tokens=found.static_prefill_tokens,
+        dynamic_prefill_tokens=found.dynamic_prefill_tokens,
+    )
+
+
+def _provenance(found: common_pb2.Provenance) -> models.Provenance:
+    return models.Provenance(
+        engine=found.engine_id,
+        model=found.model,
+        dtype=found.dtype,
+        backend=found.backend,
+        backend_version=found.backend_version,
+        attention=found.attention,
+        tensor_parallel=found.tensor_parallel,
+        batch_invariant=found.batch_invariant,
+        parrot_version=found.version,
     )
 
 

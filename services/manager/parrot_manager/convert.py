@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Final
 
 from parrot_manager.core.graph import Graph
 from parrot_manager.core.model import (
     Call,
     Edge,
     Failure,
+    Provenance,
     Ref,
     Session,
     Timings,
@@ -19,7 +22,9 @@ from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import telemetry
-from parrot_runtime.errors import Fault
+from parrot_runtime.errors import Fault, clip
+
+WORD_BYTES: Final = 200
 
 
 def to_session(session: Session) -> manager_pb2.Session:
@@ -48,16 +53,9 @@ def to_call(call: Call) -> manager_pb2.Call:
         failure=to_failure(call.failure),
         engine_id=call.engine_id,
         attempt=call.attempt,
-        usage=common_pb2.Usage(
-            prompt_tokens=call.usage.prompt_tokens,
-            cached_tokens=call.usage.cached_tokens,
-            output_tokens=call.usage.output_tokens,
-        ),
-        timings=common_pb2.Timings(
-            queue_ms=call.timings.queue_ms,
-            prefill_ms=call.timings.prefill_ms,
-            decode_ms=call.timings.decode_ms,
-        ),
+        usage=common_pb2.Usage(**asdict(call.usage)),
+        timings=common_pb2.Timings(**asdict(call.timings)),
+        provenance=common_pb2.Provenance(**asdict(call.provenance)) if call.provenance else None,
         accepted_unix_ms=call.accepted_ms,
         ready_unix_ms=call.ready_ms,
         dispatched_unix_ms=call.dispatched_ms,
@@ -124,7 +122,37 @@ def from_usage(usage: common_pb2.Usage) -> Usage:
 
 def from_timings(timings: common_pb2.Timings) -> Timings:
     """Durations, as an engine measured them."""
-    return Timings(timings.queue_ms, timings.prefill_ms, timings.decode_ms)
+    return Timings(
+        queue_ms=timings.queue_ms,
+        prefill_ms=timings.prefill_ms,
+        decode_ms=timings.decode_ms,
+        static_prefill_ms=timings.static_prefill_ms,
+        dynamic_prefill_ms=timings.dynamic_prefill_ms,
+        static_prefill_tokens=timings.static_prefill_tokens,
+        dynamic_prefill_tokens=timings.dynamic_prefill_tokens,
+    )
+
+
+def from_provenance(done: engine_pb2.AttemptDone) -> Provenance | None:
+    """What made an attempt's outputs, if the engine says so: each word clipped and without NUL."""
+    if not done.HasField("provenance"):
+        return None
+    said = done.provenance
+    return Provenance(
+        engine_id=_word(said.engine_id),
+        model=_word(said.model),
+        dtype=_word(said.dtype),
+        backend=_word(said.backend),
+        backend_version=_word(said.backend_version),
+        attention=_word(said.attention),
+        tensor_parallel=said.tensor_parallel,
+        batch_invariant=said.batch_invariant,
+        version=_word(said.version),
+    )
+
+
+def _word(text: str) -> str:
+    return clip(text, WORD_BYTES)
 
 
 def _edges(edges: Iterable[Edge]) -> list[manager_pb2.Edge]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from parrot_manager.convert import from_failure, from_ref, from_timings, from_usage
+from parrot_manager.convert import from_failure, from_provenance, from_ref, from_timings, from_usage
 from parrot_manager.core.attempts import running_call
 from parrot_manager.core.events import (
     AttemptDone,
@@ -80,7 +80,8 @@ class Reports:
             why = "the engine said that it was done, but its output is not on the bus; submit the call again"
             self._shell.apply(AttemptFailed(ref, Failure.of(errors.VALUE_UNAVAILABLE, why)))
         else:
-            self._shell.apply(AttemptDone(ref, values, from_usage(done.usage), from_timings(done.timings)))
+            made = from_usage(done.usage), from_timings(done.timings), from_provenance(done)
+            self._shell.apply(AttemptDone(ref, values, *made))
 
     def _is_running(self, ref: Ref) -> bool:
         return running_call(self._shell.machine.state, ref) is not None

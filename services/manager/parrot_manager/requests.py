@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from parrot_manager.core.admission import NewCall, NewValue
 from parrot_manager.core.model import Edge
@@ -11,8 +13,23 @@ from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors, limits
 from parrot_runtime.errors import Fault
 from parrot_runtime.ids import ID_RULE, is_id
+from parrot_runtime.sampling import check_sampling
 from parrot_runtime.text import check_name, check_text, too_large
-from parrot_runtime.transforms import TRANSFORMS
+from parrot_runtime.transforms import TransformChecker
+
+INLINE_BYTES: Final = 65_536
+"""More is checked off the event loop, which engines wait for."""
+
+
+async def parsed_calls(messages: Sequence[manager_pb2.NewCall]) -> list[NewCall]:
+    """As `parse_calls`, without keeping the event loop.
+
+    Raises:
+        Fault: as `parse_calls`.
+    """
+    if sum(message.ByteSize() for message in messages) <= INLINE_BYTES:
+        return parse_calls(messages)
+    return await asyncio.to_thread(parse_calls, messages)
 
 
 def parse_calls(messages: Sequence[manager_pb2.NewCall]) -> list[NewCall]:
@@ -24,7 +41,8 @@ def parse_calls(messages: Sequence[manager_pb2.NewCall]) -> list[NewCall]:
     if len(messages) > limits.BATCH_CALLS:
         raise too_large("calls", len(messages), limits.BATCH_CALLS, unit="calls")
     _check_batch_size(message.ByteSize() for message in messages)
-    return [_parse_call(message, f"calls[{place}]") for place, message in enumerate(messages)]
+    checker = TransformChecker()
+    return [_parse_call(message, f"calls[{place}]", checker) for place, message in enumerate(messages)]
 
 
 def parse_values(messages: Sequence[manager_pb2.NewValue]) -> list[NewValue]:
@@ -59,7 +77,7 @@ def _check_batch_size(sizes: Iterable[int]) -> None:
         raise too_large("the batch", size, limits.BATCH_BYTES)
 
 
-def _parse_call(message: manager_pb2.NewCall, field: str) -> NewCall:
+def _parse_call(message: manager_pb2.NewCall, field: str, checker: TransformChecker) -> NewCall:
     check_name(message.name, f"{field}.name")
     check_name(message.model, f"{field}.model")
     inputs: list[Edge] = []
@@ -70,24 +88,20 @@ def _parse_call(message: manager_pb2.NewCall, field: str) -> NewCall:
         if kind == "text":
             template_bytes += len(segment.text.encode())
         elif kind == "input":
-            inputs.append(_parse_hole(segment.input, field))
+            inputs.append(_parse_hole(segment.input, field, checker))
         elif kind == "output":
-            outputs.append(_parse_hole(segment.output, field))
-            _check_sampling(segment.output.sampling, f"{field}.{segment.output.name}")
+            outputs.append(_parse_hole(segment.output, field, checker))
+            check_sampling(segment.output.sampling, f"{field}.{segment.output.name}")
     _check_shape(field, template_bytes, len(inputs) + len(outputs), len(outputs))
     return NewCall(message.name, message.model, tuple(inputs), tuple(outputs), message.SerializeToString())
 
 
-def _parse_hole(hole: common_pb2.InputHole | common_pb2.OutputHole, field: str) -> Edge:
+def _parse_hole(
+    hole: common_pb2.InputHole | common_pb2.OutputHole, field: str, checker: TransformChecker
+) -> Edge:
     check_name(hole.name, f"{field}.name")
     _check_id(hole.variable_id, f"{field}.{hole.name}")
-    for name in hole.transforms:
-        if name not in TRANSFORMS:
-            raise Fault(
-                errors.INVALID_REQUEST,
-                f"{field}.{hole.name} has an unknown transform; there are: {', '.join(TRANSFORMS)}",
-                field=f"{field}.{hole.name}",
-            )
+    checker.check(hole.transforms, f"{field}.{hole.name}.transforms")
     return Edge(hole.name, hole.variable_id)
 
 
@@ -102,23 +116,6 @@ def _check_shape(field: str, template_bytes: int, holes: int, outputs: int) -> N
             f"{field} has no output, so there is nothing to generate; add an output placeholder",
             field=f"{field}.prompt",
         )
-
-
-def _check_sampling(sampling: common_pb2.Sampling, field: str) -> None:
-    checks = {
-        "temperature": 0 <= sampling.temperature <= 2,
-        "top_p": 0 <= sampling.top_p <= 1,
-        "min_tokens": not sampling.max_tokens or sampling.min_tokens <= sampling.max_tokens,
-        "stop": len(sampling.stop) <= limits.STOP_TEXTS
-        and all(0 < len(stop.encode()) <= limits.STOP_BYTES for stop in sampling.stop),
-    }
-    for name, holds in checks.items():
-        if not holds:
-            raise Fault(
-                errors.INVALID_SAMPLING,
-                f"{field}.{name} is out of range",
-                field=f"{field}.{name}",
-            )
 
 
 def _check_id(variable_id: str, field: str) -> None:

@@ -104,6 +104,10 @@ class Views:
                     running=len(load.running),
                     capacity=load.engine.capacity,
                     backend=load.engine.backend,
+                    version=load.engine.version,
+                    dtype=load.engine.dtype,
+                    attention=load.engine.attention,
+                    parrot_version=load.engine.parrot_version,
                 )
                 for _, load in sorted(loads.items())
             ]

@@ -60,6 +60,9 @@ NO_ENGINE = Kind("no_engine", 503, "UNAVAILABLE", "No engine came in time", may_
 ENGINE_LOST = Kind("engine_lost", 503, "UNAVAILABLE", "The engine died", may_retry=True)
 ENGINE_ERROR = Kind("engine_error", 502, "INTERNAL", "The engine could not run it", may_retry=True)
 INTERRUPTED = Kind("interrupted", 503, "UNAVAILABLE", "The system stopped meanwhile", may_retry=True)
+NOT_RESUMABLE = Kind(
+    "not_resumable", 503, "UNAVAILABLE", "An output that was broken off can't go on", may_retry=True
+)
 VALUE_UNAVAILABLE = Kind(
     "value_unavailable", 503, "UNAVAILABLE", "An input's value is not on the bus", may_retry=True
 )

@@ -20,7 +20,7 @@ TEMPLATE_BYTES: Final = 4 * MIB
 
 BATCH_CALLS: Final = 4096
 BATCH_BYTES: Final = 32 * MIB
-"""All templates and values of one batch together, in bytes of UTF-8."""
+"""All templates, values, transforms and guides of one batch together, in bytes of UTF-8."""
 
 PLACEHOLDERS: Final = 1024
 """Placeholders of one call."""
@@ -42,3 +42,27 @@ NAME_CHARS: Final = 200
 
 STOP_TEXTS: Final = 16
 STOP_BYTES: Final = 1 * KIB
+STOP_TOKEN_IDS: Final = 64
+
+LOGPROBS: Final = 20
+"""Alternatives to a token that can be asked for."""
+
+LOGIT_BIASES: Final = 300
+TOKEN_ID: Final = (1 << 31) - 1
+"""The largest id of a token."""
+
+GUIDE_BYTES: Final = 64 * KIB
+"""What an output must be, in bytes of UTF-8: a JSON schema as compact JSON, a regular expression, a
+grammar, or all choices together."""
+
+GUIDE_CHOICES: Final = 512
+SCHEMA_DEPTH: Final = 64
+"""Objects and lists within one another in a JSON schema."""
+
+TRANSFORMS: Final = 16
+"""Transforms of one placeholder."""
+
+TRANSFORM_BYTES: Final = 1 * KIB
+
+BATCH_PATTERNS: Final = 64
+"""Different regular expressions among the transforms of one batch: each takes milliseconds to compile."""

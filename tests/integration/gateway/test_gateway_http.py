@@ -73,6 +73,23 @@ async def test_a_batch_is_accepted_and_its_graph_is_seen(http: httpx.AsyncClient
     assert (await http.delete(path)).json()["state"] == "cancelled"
 
 
+async def test_a_call_that_is_done_says_where_its_time_went_and_what_made_it(
+    http: httpx.AsyncClient, fake: FakeManager
+) -> None:
+    path = await new_session(http)
+    output = {**Y, "semantic_var_id": "made", "sampling": {"logprobs": 2, "guide": {"choice": ["a", "b"]}}}
+    await http.post(f"{path}/calls", json={"prompt": PROMPT, "placeholders": [x("a"), output]})
+    (before,) = (await http.get(path)).json()["calls"]
+    assert before["provenance"] is None
+    fake.finish(path.rpartition("/")[2], "made", "a")
+    (call,) = (await http.get(path)).json()["calls"]
+    assert (call["timings"]["dynamic_prefill_ms"], call["timings"]["static_prefill_tokens"]) == (2.5, 0)
+    made = call["provenance"]
+    assert (made["engine"], made["dtype"], made["parrot_version"]) == ("e-1", "float32", "0.1")
+    sampling = fake.batches[-1].calls[0].segments[-1].output.sampling
+    assert (sampling.logprobs, list(sampling.guide.choice.texts)) == (2, ["a", "b"])
+
+
 async def test_one_call_needs_no_list(http: httpx.AsyncClient) -> None:
     path = await new_session(http)
     answer = await http.post(f"{path}/calls", json={"prompt": PROMPT, "placeholders": [x("a"), Y]})
@@ -186,9 +203,8 @@ async def test_what_exceeds_a_limit_is_refused_with_both_numbers(
     fits = {"prompt": "a" * 3_000_000 + PROMPT, "placeholders": [x("a"), Y]}
     assert (await http.post(f"{path}/calls", json={"calls": [fits] * 2})).status_code == 201
     batch = {"calls": [fits] * 12}
-    assert_problem(
-        await http.post(f"{path}/calls", json=batch), errors.TOO_LARGE, "the batch's templates and values"
-    )
+    whole = "the batch's templates, values, transforms and guides"
+    assert_problem(await http.post(f"{path}/calls", json=batch), errors.TOO_LARGE, whole)
     assert len(fake.batches) == 1
 
 
@@ -295,7 +311,8 @@ async def test_models_and_engines_are_listed(http: httpx.AsyncClient) -> None:
         "sim",
         "model",
     )
-    assert (await http.get("/v1/engines")).json()["engines"][0]["state"] == "ready"
+    (engine,) = (await http.get("/v1/engines")).json()["engines"]
+    assert (engine["state"], engine["backend"], engine["backend_version"]) == ("ready", "sim", "1.2")
 
 
 async def test_the_api_describes_itself_without_the_internet(http: httpx.AsyncClient) -> None:

@@ -100,6 +100,9 @@ async def test_asynchronous_programs_need_no_threads_of_their_own(
         info = await session.ainfo()
         assert (info.state, len(info.calls), info.trace_id) == ("open", 20, session.trace_id)
         assert (info.calls[0].state, info.calls[0].e2e_ms, info.calls[0].output_tokens) == ("done", 40, 3)
+        assert info.calls[0].dynamic_prefill_ms == 2.5
+        assert info.calls[0].provenance is not None
+        assert info.calls[0].provenance["dtype"] == "float32"
     assert len(fake.batches) == 1
     assert set(fake.traces) == {session.trace_id}
     assert fake.sessions[session.id].session.state == 3

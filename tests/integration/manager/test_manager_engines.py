@@ -263,6 +263,14 @@ async def test_models_are_listed_with_their_engines_and_smallest_window(memory: 
             ("m", 2, 2048),
             ("other", 1, 2048),
         ]
+        engine = (await manager.client.engines())[0]
+        assert (engine.backend, engine.version, engine.dtype, engine.attention, engine.parrot_version) == (
+            "sim",
+            "1.2",
+            "float32",
+            "none",
+            "0.1",
+        )
         session = await manager.client.open()
         with pytest.raises(Fault) as refused:
             await manager.client.submit(session, [call("one", [], ["a"], model="gpt")])

@@ -8,6 +8,7 @@ import pytest
 from tests.support.fake_engine import FakeEngine, attached, finish
 from tests.support.manager import Client, call, eventually, serving
 
+from parrot_manager import convert
 from parrot_manager.store.base import Store
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
@@ -47,11 +48,44 @@ async def test_a_call_runs_when_its_input_is_there_and_its_value_is_stored(store
         assert graph.session.state == common_pb2.SESSION_STATE_OPEN
         first = graph.calls[1]
         assert (first.usage.prompt_tokens, first.timings.decode_ms, first.engine_id) == (7, 3, "e-1")
+        assert (first.timings.static_prefill_ms, first.timings.dynamic_prefill_tokens) == (4, 0xFFFFFFFF)
+        assert first.provenance == engine.provenance()
         assert 0 < first.accepted_unix_ms <= first.dispatched_unix_ms <= first.ended_unix_ms
         record = await store.load_session("default", session)
         assert record is not None
         assert record.calls[0].usage.output_tokens == 5
+        assert convert.to_call(record.calls[0]).provenance == engine.provenance()
         assert await store.read_value(session, "c") == b"text of c"
+
+
+async def test_an_engine_that_says_nothing_of_itself_is_taken_at_its_word(store: Store, bus: Bus) -> None:
+    async def play(engine: FakeEngine, program: engine_pb2.RunProgram) -> None:
+        await engine.publish(program)
+        engine.say(done=engine_pb2.AttemptDone(ref=program.ref))
+
+    async with serving(store, bus) as manager, attached(manager.address, bus, play=play):
+        session = await manager.client.open()
+        await manager.client.submit(session, [call("one", [], ["a"])])
+        await manager.client.ended(session, "a")
+        (made,) = (await manager.client.session(session)).calls
+        assert made.state == DONE
+        assert not made.HasField("provenance")
+
+
+async def test_hostile_words_of_an_engine_are_stored_as_text(store: Store, bus: Bus) -> None:
+    async def play(engine: FakeEngine, program: engine_pb2.RunProgram) -> None:
+        await engine.publish(program)
+        said = common_pb2.Provenance(model="a\0b", dtype="\u6f22" * 1_000, tensor_parallel=0xFFFFFFFF)
+        engine.say(done=engine_pb2.AttemptDone(ref=program.ref, provenance=said))
+
+    async with serving(store, bus) as manager, attached(manager.address, bus, play=play):
+        session = await manager.client.open()
+        await manager.client.submit(session, [call("one", [], ["a"])])
+        await manager.client.ended(session, "a")
+        (made,) = (await manager.client.session(session)).calls
+        assert (made.state, made.provenance.model) == (DONE, "a\u2400b")
+        assert made.provenance.tensor_parallel == 0xFFFFFFFF
+        assert len(made.provenance.dtype.encode()) <= 200
 
 
 async def test_a_read_that_waits_returns_at_the_end_or_when_its_time_is_over(memory: Store, bus: Bus) -> None:

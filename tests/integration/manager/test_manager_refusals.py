@@ -29,10 +29,17 @@ async def manager(memory: Store, bus: Bus) -> AsyncIterator[ManagerUnderTest]:
         yield started
 
 
-def sampled(**sampling: float) -> manager_pb2.NewCall:
+def sampled(**sampling: object) -> manager_pb2.NewCall:
     """A call with a sampling."""
     made = call("one", [], ["a"])
     made.segments[-1].output.sampling.CopyFrom(common_pb2.Sampling(**sampling))  # type: ignore[arg-type]
+    return made
+
+
+def transformed(*names: str) -> manager_pb2.NewCall:
+    """A call with transforms."""
+    made = call("one", [], ["a"])
+    made.segments[-1].output.transforms.extend(names)
     return made
 
 
@@ -49,6 +56,17 @@ CASES: list[tuple[Kind, str, list[manager_pb2.NewCall]]] = [
     (errors.INVALID_SAMPLING, "calls[0].a.temperature", [sampled(temperature=float("nan"))]),
     (errors.INVALID_SAMPLING, "calls[0].a.top_p", [sampled(top_p=1.5)]),
     (errors.INVALID_SAMPLING, "calls[0].a.min_tokens", [sampled(min_tokens=5, max_tokens=4)]),
+    (errors.INVALID_SAMPLING, "calls[0].a.min_p", [sampled(min_p=2)]),
+    (errors.INVALID_SAMPLING, "calls[0].a.logprobs", [sampled(logprobs=21)]),
+    (errors.INVALID_SAMPLING, "calls[0].a.logit_bias", [sampled(logit_bias={1: float("inf")})]),
+    (errors.INVALID_SAMPLING, "calls[0].a.guide", [sampled(guide=common_pb2.Guide())]),
+    (
+        errors.TOO_LARGE,
+        "calls[0].a.guide.regex",
+        [sampled(guide=common_pb2.Guide(regex="a" * (limits.GUIDE_BYTES + 1)))],
+    ),
+    (errors.INVALID_REQUEST, "calls[0].a.transforms[1]", [transformed("strip", "regex:(")]),
+    (errors.TOO_LARGE, "calls[0].a.transforms", [transformed(*["strip"] * 17)]),
     (errors.TOO_LARGE, "calls", [call("one", [], ["a"])] * (limits.BATCH_CALLS + 1)),
     (
         errors.TOO_LARGE,

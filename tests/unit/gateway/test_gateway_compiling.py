@@ -19,6 +19,7 @@ from parrot_gateway.compiling import (
 )
 from parrot_gateway.events import EVENT_CHARS, _deltas, _event, offset_of
 from parrot_gateway.problems import invalid, problem_of
+from parrot_gateway.sampling import SamplingSettings
 from parrot_runtime import errors, limits
 from parrot_runtime.errors import Fault, Kind
 from parrot_runtime.ids import is_id
@@ -32,6 +33,14 @@ Y = {"name": "y", "in_out": "out"}
 def call(prompt: str = "{{x}}: {{y}}", *placeholders: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """A call as a client sends it."""
     return {"prompt": prompt, "placeholders": list(placeholders or (X, Y)), **fields}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """A JSON object with others within it."""
+    found: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        found = {"a": found}
+    return found
 
 
 def refusal(body: dict[str, Any]) -> Fault:
@@ -74,6 +83,69 @@ def test_what_is_not_said_has_its_documented_default() -> None:
     assert not sampling.HasField("seed")
 
 
+def test_every_setting_of_a_sampling_reaches_the_manager() -> None:
+    settings = {
+        "max_tokens": 9,
+        "min_tokens": 2,
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "top_k": 7,
+        "min_p": 0.125,
+        "seed": 1,
+        "ignore_eos": True,
+        "stop": ["a"],
+        "stop_token_ids": [2],
+        "presence_penalty": -1.5,
+        "frequency_penalty": 1.5,
+        "repetition_penalty": 1.25,
+        "logit_bias": {"50256": -100, "0": 0.5},
+        "logprobs": 0,
+        "prompt_logprobs": 3,
+        "guide": {"json_schema": {"b": [1, "\u6f22"], "a": {}}},
+    }
+    assert set(settings) == set(SamplingSettings.model_fields)
+    compiled = compile_calls(CALLS.validate_python(call("{{x}}: {{y}}", X, {**Y, "sampling": settings})))
+    made = compiled.calls[0].segments[-1].output.sampling
+    assert {field.name for field, _ in made.ListFields()} == set(settings)
+    assert dict(made.logit_bias) == {50256: -100, 0: 0.5}
+    assert (made.logprobs, made.prompt_logprobs, list(made.stop_token_ids)) == (0, 3, [2])
+    assert made.guide.json_schema == '{"b":[1,"\u6f22"],"a":{}}'
+    assert (made.min_p, made.presence_penalty, made.frequency_penalty) == (0.125, -1.5, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("guide", "kind"),
+    [
+        ({"json_schema": '{"type": "object"}'}, "json_schema"),
+        ({"regex": "[0-9]+"}, "regex"),
+        ({"grammar": 'root ::= "a"', "choice": None}, "grammar"),
+        ({"choice": ["yes", "no"]}, "choice"),
+    ],
+)
+def test_a_guide_is_one_of_four(guide: dict[str, Any], kind: str) -> None:
+    body = call("{{x}}: {{y}}", X, {**Y, "sampling": {"guide": guide}})
+    made = compile_calls(CALLS.validate_python(body)).calls[0].segments[-1].output.sampling
+    assert made.guide.WhichOneof("kind") == kind
+    given = guide[kind]
+    assert (list(made.guide.choice.texts) if kind == "choice" else getattr(made.guide, kind)) == given
+
+
+def test_transforms_travel_as_they_are() -> None:
+    names = ["regex:(?s)```json\n(.*?)```", 'json:a["b:c"][0]', "split:::-1", "join: \u6f22\0"]
+    compiled = compile_calls(
+        CALLS.validate_python(call("{{x}}: {{y}}", {**X, "transforms": names}, {**Y, "transforms": names}))
+    )
+    segments = compiled.calls[0].segments
+    assert list(segments[0].input.transforms) == list(segments[-1].output.transforms) == names
+
+
+def test_guides_and_transforms_count_towards_a_batch() -> None:
+    guided = {**Y, "sampling": {"guide": {"regex": "a" * limits.GUIDE_BYTES}}}
+    fault = refusal({"calls": [call("{{x}}: {{y}}", X, guided)] * (limits.BATCH_BYTES // limits.GUIDE_BYTES)})
+    assert fault.kind is errors.TOO_LARGE
+    assert "guides" in fault.message
+
+
 @pytest.mark.parametrize("spelling", ["in", "input", True])
 def test_directions_have_three_spellings(spelling: object) -> None:
     compile_calls(CALLS.validate_python(call("{{x}}: {{y}}", {**X, "in_out": spelling}, Y)))
@@ -94,6 +166,12 @@ def test_directions_have_three_spellings(spelling: object) -> None:
         (call("{{x}}", X, {**Y, "value": ""}), errors.INVALID_REQUEST, "placeholders[1].value"),
         (call("{{x}}", {**X, "sampling": {}}), errors.INVALID_REQUEST, "placeholders[0].sampling"),
         (call("{{x}}", {**X, "transforms": ["no"]}), errors.INVALID_REQUEST, "placeholders[0].transforms[0]"),
+        (
+            call("{{x}}", X, {**Y, "transforms": ["strip", "regex:("]}),
+            errors.INVALID_REQUEST,
+            "placeholders[1].transforms[1]",
+        ),
+        (call("{{x}}", {**X, "transforms": ["strip"] * 17}), errors.TOO_LARGE, "placeholders[0].transforms"),
         (
             call("{{x}}", {**Y, "semantic_var_id": "a.b"}),
             errors.INVALID_REQUEST,
@@ -173,6 +251,40 @@ def test_what_the_manager_refuses_is_named_as_the_client_sent_it(
         ({"stop": ["a"] * 17}, "stop"),
         ({"stop": ["a", ""]}, "stop[1]"),
         ({"best_of": 2}, "best_of"),
+        ({"min_p": -0.1}, "min_p"),
+        ({"min_p": 10**400}, "min_p"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": "1"}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"stop_token_ids": 5}, "stop_token_ids"),
+        ({"stop_token_ids": [1, -1]}, "stop_token_ids[1]"),
+        ({"stop_token_ids": [1 << 31]}, "stop_token_ids[0]"),
+        ({"stop_token_ids": [1] * 65}, "stop_token_ids"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"01": 1}}, "logit_bias"),
+        ({"logit_bias": {"\u0661": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5_000: 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias[5]"),
+        ({"logit_bias": {"5": None}}, "logit_bias[5]"),
+        ({"logit_bias": {str(token): 0 for token in range(301)}}, "logit_bias"),
+        ({"guide": "json"}, "guide"),
+        ({"guide": {}}, "guide"),
+        ({"guide": {"regex": None}}, "guide"),
+        ({"guide": {"regex": "a", "choice": ["a"]}}, "guide"),
+        ({"guide": {"json": {}}}, "guide.json"),
+        ({"guide": {"regex": ""}}, "guide.regex"),
+        ({"guide": {"grammar": 5}}, "guide.grammar"),
+        ({"guide": {"json_schema": []}}, "guide.json_schema"),
+        ({"guide": {"json_schema": "{"}}, "guide.json_schema"),
+        ({"guide": {"json_schema": nested(limits.SCHEMA_DEPTH + 1)}}, "guide.json_schema"),
+        ({"guide": {"json_schema": nested(100_000)}}, "guide.json_schema"),
+        ({"guide": {"choice": "yes"}}, "guide.choice"),
+        ({"guide": {"choice": []}}, "guide.choice"),
+        ({"guide": {"choice": ["a", ""]}}, "guide.choice[1]"),
     ],
 )
 def test_sampling_out_of_range_is_refused(sampling: dict[str, Any], name: str) -> None:
@@ -206,6 +318,22 @@ def test_limits_count_bytes_of_utf8(char: str) -> None:
         ({"calls": [call()] * INLINE_CALLS}, True),
         ({"calls": [call()] * (INLINE_CALLS + 1)}, False),
         (call("a" * INLINE_CHARS + "{{x}}{{y}}"), False),
+        (
+            call(
+                "{{x}}: {{y}}.{{z}}",
+                X,
+                *(
+                    {
+                        "name": name,
+                        "in_out": "out",
+                        "sampling": {"guide": {"json_schema": {"a": "b" * 40_000}}},
+                    }
+                    for name in "yz"
+                ),
+            ),
+            False,
+        ),
+        (call("{{x}}: {{y}}", X, {**Y, "transforms": ["strip"] * 16}), True),
     ],
 )
 async def test_what_takes_long_to_compile_keeps_nobody_waiting(

@@ -24,33 +24,43 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#parrot_proto/common/v1/common.proto\x12\x16parrot_proto.common.v1\"\xc7\x01\n\x07\x46\x61ilure\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x12\n\nsession_id\x18\x04 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x05 \x01(\t\x12\x13\n\x0bvariable_id\x18\x06 \x01(\t\x12\x11\n\tmay_retry\x18\x07 \x01(\x08\x12\x12\n\ncause_type\x18\x08 \x01(\t\x12\x15\n\rcause_call_id\x18\t \x01(\t\x12\x16\n\x0eretry_after_ms\x18\n \x01(\x03\"\xa3\x01\n\x08Sampling\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x13\n\x0btemperature\x18\x02 \x01(\x01\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05top_k\x18\x04 \x01(\r\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x12\n\nmin_tokens\x18\x08 \x01(\rB\x07\n\x05_seed\"L\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\"B\n\x07Timings\x12\x10\n\x08queue_ms\x18\x01 \x01(\x01\x12\x12\n\nprefill_ms\x18\x02 \x01(\x01\x12\x11\n\tdecode_ms\x18\x03 \x01(\x01\"\x8c\x01\n\x07Segment\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x32\n\x05input\x18\x02 \x01(\x0b\x32!.parrot_proto.common.v1.InputHoleH\x00\x12\x34\n\x06output\x18\x03 \x01(\x0b\x32\".parrot_proto.common.v1.OutputHoleH\x00\x42\x07\n\x05piece\"B\n\tInputHole\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bvariable_id\x18\x02 \x01(\t\x12\x12\n\ntransforms\x18\x03 \x03(\t\"w\n\nOutputHole\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bvariable_id\x18\x02 \x01(\t\x12\x32\n\x08sampling\x18\x03 \x01(\x0b\x32 .parrot_proto.common.v1.Sampling\x12\x12\n\ntransforms\x18\x04 \x03(\t*\xcc\x01\n\x0cSessionState\x12\x1d\n\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12SESSION_STATE_OPEN\x10\x01\x12\x19\n\x15SESSION_STATE_CLOSING\x10\x02\x12\x18\n\x14SESSION_STATE_CLOSED\x10\x03\x12\x18\n\x14SESSION_STATE_FAILED\x10\x04\x12\x1b\n\x17SESSION_STATE_CANCELLED\x10\x05\x12\x19\n\x15SESSION_STATE_EXPIRED\x10\x06*\xe7\x01\n\tCallState\x12\x1a\n\x16\x43\x41LL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43\x41LL_STATE_ACCEPTED\x10\x01\x12\x16\n\x12\x43\x41LL_STATE_WAITING\x10\x02\x12\x14\n\x10\x43\x41LL_STATE_READY\x10\x03\x12\x19\n\x15\x43\x41LL_STATE_DISPATCHED\x10\x04\x12\x16\n\x12\x43\x41LL_STATE_RUNNING\x10\x05\x12\x13\n\x0f\x43\x41LL_STATE_DONE\x10\x06\x12\x15\n\x11\x43\x41LL_STATE_FAILED\x10\x07\x12\x18\n\x14\x43\x41LL_STATE_CANCELLED\x10\x08*\xbc\x01\n\rVariableState\x12\x1e\n\x1aVARIABLE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16VARIABLE_STATE_PENDING\x10\x01\x12\x1c\n\x18VARIABLE_STATE_STREAMING\x10\x02\x12\x18\n\x14VARIABLE_STATE_READY\x10\x03\x12\x19\n\x15VARIABLE_STATE_FAILED\x10\x04\x12\x1c\n\x18VARIABLE_STATE_CANCELLED\x10\x05*\xcd\x01\n\x0c\x41ttemptState\x12\x1d\n\x19\x41TTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41TTEMPT_STATE_RUNNING\x10\x01\x12\x16\n\x12\x41TTEMPT_STATE_DONE\x10\x02\x12\x16\n\x12\x41TTEMPT_STATE_LOST\x10\x03\x12\x1c\n\x18\x41TTEMPT_STATE_SUPERSEDED\x10\x04\x12\x18\n\x14\x41TTEMPT_STATE_FAILED\x10\x05\x12\x1b\n\x17\x41TTEMPT_STATE_CANCELLED\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#parrot_proto/common/v1/common.proto\x12\x16parrot_proto.common.v1\"\xc7\x01\n\x07\x46\x61ilure\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x12\n\nsession_id\x18\x04 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x05 \x01(\t\x12\x13\n\x0bvariable_id\x18\x06 \x01(\t\x12\x11\n\tmay_retry\x18\x07 \x01(\x08\x12\x12\n\ncause_type\x18\x08 \x01(\t\x12\x15\n\rcause_call_id\x18\t \x01(\t\x12\x16\n\x0eretry_after_ms\x18\n \x01(\x03\"\x96\x04\n\x08Sampling\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x13\n\x0btemperature\x18\x02 \x01(\x01\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05top_k\x18\x04 \x01(\r\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nignore_eos\x18\x06 \x01(\x08\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x12\n\nmin_tokens\x18\x08 \x01(\r\x12\r\n\x05min_p\x18\t \x01(\x01\x12\x18\n\x10presence_penalty\x18\n \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x0b \x01(\x01\x12\x1a\n\x12repetition_penalty\x18\x0c \x01(\x01\x12\x43\n\nlogit_bias\x18\r \x03(\x0b\x32/.parrot_proto.common.v1.Sampling.LogitBiasEntry\x12\x16\n\x0estop_token_ids\x18\x0e \x03(\r\x12\x15\n\x08logprobs\x18\x0f \x01(\rH\x01\x88\x01\x01\x12\x1c\n\x0fprompt_logprobs\x18\x10 \x01(\rH\x02\x88\x01\x01\x12,\n\x05guide\x18\x11 \x01(\x0b\x32\x1d.parrot_proto.common.v1.Guide\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x07\n\x05_seedB\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"|\n\x05Guide\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x11\n\x07grammar\x18\x03 \x01(\tH\x00\x12\x30\n\x06\x63hoice\x18\x04 \x01(\x0b\x32\x1e.parrot_proto.common.v1.ChoiceH\x00\x42\x06\n\x04kind\"\x17\n\x06\x43hoice\x12\r\n\x05texts\x18\x01 \x03(\t\"L\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\"\xb8\x01\n\x07Timings\x12\x10\n\x08queue_ms\x18\x01 \x01(\x01\x12\x12\n\nprefill_ms\x18\x02 \x01(\x01\x12\x11\n\tdecode_ms\x18\x03 \x01(\x01\x12\x19\n\x11static_prefill_ms\x18\x04 \x01(\x01\x12\x1a\n\x12\x64ynamic_prefill_ms\x18\x05 \x01(\x01\x12\x1d\n\x15static_prefill_tokens\x18\x06 \x01(\r\x12\x1e\n\x16\x64ynamic_prefill_tokens\x18\x07 \x01(\r\"\xbd\x01\n\nProvenance\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x17\n\x0f\x62\x61\x63kend_version\x18\x05 \x01(\t\x12\x11\n\tattention\x18\x06 \x01(\t\x12\x17\n\x0ftensor_parallel\x18\x07 \x01(\r\x12\x17\n\x0f\x62\x61tch_invariant\x18\x08 \x01(\x08\x12\x0f\n\x07version\x18\t \x01(\t\"\x8c\x01\n\x07Segment\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x32\n\x05input\x18\x02 \x01(\x0b\x32!.parrot_proto.common.v1.InputHoleH\x00\x12\x34\n\x06output\x18\x03 \x01(\x0b\x32\".parrot_proto.common.v1.OutputHoleH\x00\x42\x07\n\x05piece\"B\n\tInputHole\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bvariable_id\x18\x02 \x01(\t\x12\x12\n\ntransforms\x18\x03 \x03(\t\"w\n\nOutputHole\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bvariable_id\x18\x02 \x01(\t\x12\x32\n\x08sampling\x18\x03 \x01(\x0b\x32 .parrot_proto.common.v1.Sampling\x12\x12\n\ntransforms\x18\x04 \x03(\t*\xcc\x01\n\x0cSessionState\x12\x1d\n\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12SESSION_STATE_OPEN\x10\x01\x12\x19\n\x15SESSION_STATE_CLOSING\x10\x02\x12\x18\n\x14SESSION_STATE_CLOSED\x10\x03\x12\x18\n\x14SESSION_STATE_FAILED\x10\x04\x12\x1b\n\x17SESSION_STATE_CANCELLED\x10\x05\x12\x19\n\x15SESSION_STATE_EXPIRED\x10\x06*\xe7\x01\n\tCallState\x12\x1a\n\x16\x43\x41LL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43\x41LL_STATE_ACCEPTED\x10\x01\x12\x16\n\x12\x43\x41LL_STATE_WAITING\x10\x02\x12\x14\n\x10\x43\x41LL_STATE_READY\x10\x03\x12\x19\n\x15\x43\x41LL_STATE_DISPATCHED\x10\x04\x12\x16\n\x12\x43\x41LL_STATE_RUNNING\x10\x05\x12\x13\n\x0f\x43\x41LL_STATE_DONE\x10\x06\x12\x15\n\x11\x43\x41LL_STATE_FAILED\x10\x07\x12\x18\n\x14\x43\x41LL_STATE_CANCELLED\x10\x08*\xbc\x01\n\rVariableState\x12\x1e\n\x1aVARIABLE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16VARIABLE_STATE_PENDING\x10\x01\x12\x1c\n\x18VARIABLE_STATE_STREAMING\x10\x02\x12\x18\n\x14VARIABLE_STATE_READY\x10\x03\x12\x19\n\x15VARIABLE_STATE_FAILED\x10\x04\x12\x1c\n\x18VARIABLE_STATE_CANCELLED\x10\x05*\xcd\x01\n\x0c\x41ttemptState\x12\x1d\n\x19\x41TTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41TTEMPT_STATE_RUNNING\x10\x01\x12\x16\n\x12\x41TTEMPT_STATE_DONE\x10\x02\x12\x16\n\x12\x41TTEMPT_STATE_LOST\x10\x03\x12\x1c\n\x18\x41TTEMPT_STATE_SUPERSEDED\x10\x04\x12\x18\n\x14\x41TTEMPT_STATE_FAILED\x10\x05\x12\x1b\n\x17\x41TTEMPT_STATE_CANCELLED\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'parrot_proto.common.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SESSIONSTATE']._serialized_start=910
-  _globals['_SESSIONSTATE']._serialized_end=1114
-  _globals['_CALLSTATE']._serialized_start=1117
-  _globals['_CALLSTATE']._serialized_end=1348
-  _globals['_VARIABLESTATE']._serialized_start=1351
-  _globals['_VARIABLESTATE']._serialized_end=1539
-  _globals['_ATTEMPTSTATE']._serialized_start=1542
-  _globals['_ATTEMPTSTATE']._serialized_end=1747
+  _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
+  _globals['_SESSIONSTATE']._serialized_start=1743
+  _globals['_SESSIONSTATE']._serialized_end=1947
+  _globals['_CALLSTATE']._serialized_start=1950
+  _globals['_CALLSTATE']._serialized_end=2181
+  _globals['_VARIABLESTATE']._serialized_start=2184
+  _globals['_VARIABLESTATE']._serialized_end=2372
+  _globals['_ATTEMPTSTATE']._serialized_start=2375
+  _globals['_ATTEMPTSTATE']._serialized_end=2580
   _globals['_FAILURE']._serialized_start=64
   _globals['_FAILURE']._serialized_end=263
   _globals['_SAMPLING']._serialized_start=266
-  _globals['_SAMPLING']._serialized_end=429
-  _globals['_USAGE']._serialized_start=431
-  _globals['_USAGE']._serialized_end=507
-  _globals['_TIMINGS']._serialized_start=509
-  _globals['_TIMINGS']._serialized_end=575
-  _globals['_SEGMENT']._serialized_start=578
-  _globals['_SEGMENT']._serialized_end=718
-  _globals['_INPUTHOLE']._serialized_start=720
-  _globals['_INPUTHOLE']._serialized_end=786
-  _globals['_OUTPUTHOLE']._serialized_start=788
-  _globals['_OUTPUTHOLE']._serialized_end=907
+  _globals['_SAMPLING']._serialized_end=800
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=710
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=758
+  _globals['_GUIDE']._serialized_start=802
+  _globals['_GUIDE']._serialized_end=926
+  _globals['_CHOICE']._serialized_start=928
+  _globals['_CHOICE']._serialized_end=951
+  _globals['_USAGE']._serialized_start=953
+  _globals['_USAGE']._serialized_end=1029
+  _globals['_TIMINGS']._serialized_start=1032
+  _globals['_TIMINGS']._serialized_end=1216
+  _globals['_PROVENANCE']._serialized_start=1219
+  _globals['_PROVENANCE']._serialized_end=1408
+  _globals['_SEGMENT']._serialized_start=1411
+  _globals['_SEGMENT']._serialized_end=1551
+  _globals['_INPUTHOLE']._serialized_start=1553
+  _globals['_INPUTHOLE']._serialized_end=1619
+  _globals['_OUTPUTHOLE']._serialized_start=1621
+  _globals['_OUTPUTHOLE']._serialized_end=1740
 # @@protoc_insertion_point(module_scope)

@@ -33,6 +33,7 @@ class AttachRequest(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    CONTEXTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def registration(self) -> Global___Registration: ...
     @_builtins.property
@@ -51,6 +52,8 @@ class AttachRequest(_message.Message):
     def draining(self) -> Global___Draining:
         """Takes nothing new from here on; ends the stream when its programs are done."""
 
+    @_builtins.property
+    def contexts(self) -> Global___ContextsChanged: ...
     def __init__(
         self,
         *,
@@ -62,12 +65,13 @@ class AttachRequest(_message.Message):
         failed: Global___AttemptFailed | None = ...,
         cancelled: Global___AttemptCancelled | None = ...,
         draining: Global___Draining | None = ...,
+        contexts: Global___ContextsChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "done", b"done", "draining", b"draining", "event", b"event", "failed", b"failed", "heartbeat", b"heartbeat", "registration", b"registration", "started", b"started", "streaming", b"streaming"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "contexts", b"contexts", "done", b"done", "draining", b"draining", "event", b"event", "failed", b"failed", "heartbeat", b"heartbeat", "registration", b"registration", "started", b"started", "streaming", b"streaming"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "done", b"done", "draining", b"draining", "event", b"event", "failed", b"failed", "heartbeat", b"heartbeat", "registration", b"registration", "started", b"started", "streaming", b"streaming"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "contexts", b"contexts", "done", b"done", "draining", b"draining", "event", b"event", "failed", b"failed", "heartbeat", b"heartbeat", "registration", b"registration", "started", b"started", "streaming", b"streaming"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["registration", "heartbeat", "started", "streaming", "done", "failed", "cancelled", "draining"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["registration", "heartbeat", "started", "streaming", "done", "failed", "cancelled", "draining", "contexts"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -82,24 +86,32 @@ class AttachResponse(_message.Message):
     REGISTERED_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
+    FREE_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def registered(self) -> Global___Registered: ...
     @_builtins.property
     def run(self) -> Global___RunProgram: ...
     @_builtins.property
     def cancel(self) -> Global___CancelAttempt: ...
+    @_builtins.property
+    def free(self) -> Global___FreeContexts: ...
+    @_builtins.property
+    def uses(self) -> Global___ContextUses: ...
     def __init__(
         self,
         *,
         registered: Global___Registered | None = ...,
         run: Global___RunProgram | None = ...,
         cancel: Global___CancelAttempt | None = ...,
+        free: Global___FreeContexts | None = ...,
+        uses: Global___ContextUses | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "command", b"command", "registered", b"registered", "run", b"run"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "command", b"command", "free", b"free", "registered", b"registered", "run", b"run", "uses", b"uses"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "command", b"command", "registered", b"registered", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "command", b"command", "free", b"free", "registered", b"registered", "run", b"run", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["registered", "run", "cancel"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["registered", "run", "cancel", "free", "uses"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -120,11 +132,15 @@ class Registration(_message.Message):
     BLOCK_TOKENS_FIELD_NUMBER: _builtins.int
     TENSOR_PARALLEL_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
+    CONTEXTS_FIELD_NUMBER: _builtins.int
+    ATTENTION_FIELD_NUMBER: _builtins.int
+    BATCH_INVARIANT_FIELD_NUMBER: _builtins.int
+    PARROT_VERSION_FIELD_NUMBER: _builtins.int
     engine_id: _builtins.str
     model: _builtins.str
     context_window_tokens: _builtins.int
     backend: _builtins.str
-    """vllm or sim."""
+    """vllm, sim or openai."""
     version: _builtins.str
     capacity: _builtins.int
     """Programs it runs at once; the manager keeps to it."""
@@ -132,9 +148,17 @@ class Registration(_message.Message):
     kv_tokens: _builtins.int
     block_tokens: _builtins.int
     tensor_parallel: _builtins.int
+    attention: _builtins.str
+    batch_invariant: _builtins.bool
+    parrot_version: _builtins.str
+    """Parrot's own version."""
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRef]:
         """What it still runs, when it lost its manager and attaches again."""
+
+    @_builtins.property
+    def contexts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SharedContext]:
+        """The shared contexts it has."""
 
     def __init__(
         self,
@@ -150,10 +174,14 @@ class Registration(_message.Message):
         block_tokens: _builtins.int = ...,
         tensor_parallel: _builtins.int = ...,
         attempts: _abc.Iterable[Global___AttemptRef] | None = ...,
+        contexts: _abc.Iterable[Global___SharedContext] | None = ...,
+        attention: _builtins.str = ...,
+        batch_invariant: _builtins.bool = ...,
+        parrot_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "backend", b"backend", "block_tokens", b"block_tokens", "capacity", b"capacity", "context_window_tokens", b"context_window_tokens", "dtype", b"dtype", "engine_id", b"engine_id", "kv_tokens", b"kv_tokens", "model", b"model", "tensor_parallel", b"tensor_parallel", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "attention", b"attention", "backend", b"backend", "batch_invariant", b"batch_invariant", "block_tokens", b"block_tokens", "capacity", b"capacity", "context_window_tokens", b"context_window_tokens", "contexts", b"contexts", "dtype", b"dtype", "engine_id", b"engine_id", "kv_tokens", b"kv_tokens", "model", b"model", "parrot_version", b"parrot_version", "tensor_parallel", b"tensor_parallel", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -185,23 +213,165 @@ class Heartbeat(_message.Message):
     RUNNING_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     KV_USED_FRACTION_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    HELD_TOKENS_FIELD_NUMBER: _builtins.int
+    FREE_TOKENS_FIELD_NUMBER: _builtins.int
+    STEP_MS_FIELD_NUMBER: _builtins.int
     running: _builtins.int
+    """Programs that generate now."""
     waiting: _builtins.int
+    """Programs that could and have no place yet."""
     kv_used_fraction: _builtins.float
+    paused: _builtins.int
+    """Programs that wait for an input."""
+    held_tokens: _builtins.int
+    """Tokens whose KV is held for contexts, and for how many more there is room."""
+    free_tokens: _builtins.int
+    step_ms: _builtins.float
+    """Of a step that only decodes, lately; 0: none yet."""
     def __init__(
         self,
         *,
         running: _builtins.int = ...,
         waiting: _builtins.int = ...,
         kv_used_fraction: _builtins.float = ...,
+        paused: _builtins.int = ...,
+        held_tokens: _builtins.int = ...,
+        free_tokens: _builtins.int = ...,
+        step_ms: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_used_fraction", b"kv_used_fraction", "running", b"running", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_tokens", b"free_tokens", "held_tokens", b"held_tokens", "kv_used_fraction", b"kv_used_fraction", "paused", b"paused", "running", b"running", "step_ms", b"step_ms", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class SharedContext(_message.Message):
+    """A context that outlives the program that made it, for others to fork."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTEXT_ID_FIELD_NUMBER: _builtins.int
+    PREFIX_HASH_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    IN_KV_FIELD_NUMBER: _builtins.int
+    context_id: _builtins.str
+    prefix_hash: _builtins.str
+    """As the manager named it when it asked for the context."""
+    tokens: _builtins.int
+    in_kv: _builtins.bool
+    """Its KV was there when this was said; otherwise the next use computes it again."""
+    def __init__(
+        self,
+        *,
+        context_id: _builtins.str = ...,
+        prefix_hash: _builtins.str = ...,
+        tokens: _builtins.int = ...,
+        in_kv: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "in_kv", b"in_kv", "prefix_hash", b"prefix_hash", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SharedContext: _TypeAlias = SharedContext  # noqa: Y015
+
+@_typing.final
+class ContextsChanged(_message.Message):
+    """Shared contexts that were made, or whose KV came or went; and those that are gone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTEXTS_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def contexts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SharedContext]: ...
+    @_builtins.property
+    def gone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        contexts: _abc.Iterable[Global___SharedContext] | None = ...,
+        gone: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "gone", b"gone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContextsChanged: _TypeAlias = ContextsChanged  # noqa: Y015
+
+@_typing.final
+class FreeContexts(_message.Message):
+    """The manager needs these shared contexts no longer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTEXT_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def context_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        context_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_ids", b"context_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FreeContexts: _TypeAlias = FreeContexts  # noqa: Y015
+
+@_typing.final
+class ContextUses(_message.Message):
+    """When shared contexts will be used: what is used last is the first to leave the memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextUse]: ...
+    def __init__(
+        self,
+        *,
+        uses: _abc.Iterable[Global___ContextUse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["uses", b"uses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContextUses: _TypeAlias = ContextUses  # noqa: Y015
+
+@_typing.final
+class ContextUse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTEXT_ID_FIELD_NUMBER: _builtins.int
+    STEPS_TO_NEXT_USE_FIELD_NUMBER: _builtins.int
+    context_id: _builtins.str
+    steps_to_next_use: _builtins.float
+    """Calls of its application that come before the use; negative: nobody waits for it."""
+    def __init__(
+        self,
+        *,
+        context_id: _builtins.str = ...,
+        steps_to_next_use: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "steps_to_next_use", b"steps_to_next_use"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContextUse: _TypeAlias = ContextUse  # noqa: Y015
 
 @_typing.final
 class Draining(_message.Message):
@@ -302,6 +472,7 @@ class AttemptDone(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     OUTPUTS_FIELD_NUMBER: _builtins.int
+    PROVENANCE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ref(self) -> Global___AttemptRef: ...
     @_builtins.property
@@ -310,6 +481,8 @@ class AttemptDone(_message.Message):
     def timings(self) -> _common_pb2.Timings: ...
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputEnd]: ...
+    @_builtins.property
+    def provenance(self) -> _common_pb2.Provenance: ...
     def __init__(
         self,
         *,
@@ -317,10 +490,11 @@ class AttemptDone(_message.Message):
         usage: _common_pb2.Usage | None = ...,
         timings: _common_pb2.Timings | None = ...,
         outputs: _abc.Iterable[Global___OutputEnd] | None = ...,
+        provenance: _common_pb2.Provenance | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["provenance", b"provenance", "ref", b"ref", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs", "ref", b"ref", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs", "provenance", b"provenance", "ref", b"ref", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -422,7 +596,8 @@ Global___CancelAttempt: _TypeAlias = CancelAttempt  # noqa: Y015
 @_typing.final
 class RunProgram(_message.Message):
     """One call as micro-tasks over contexts, run in order. A context that a fill or generate names
-    first is made as a fork of its parent; contexts made by a program are freed at its end.
+    first is made as a fork of its parent; contexts made by a program are freed at its end, shared
+    ones excepted.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -455,12 +630,18 @@ class RunProgram(_message.Message):
     OPERATIONS_FIELD_NUMBER: _builtins.int
     DEADLINE_UNIX_MS_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    EXPECTED_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     tenant: _builtins.str
     name: _builtins.str
     model: _builtins.str
     deadline_unix_ms: _builtins.int
     """The program fails when it is not done by then; 0: no deadline."""
+    priority: _builtins.int
+    """Lower ones run first."""
+    expected_output_tokens: _builtins.int
+    """How long its outputs are likely to be, together; 0: not known."""
     @_builtins.property
     def ref(self) -> Global___AttemptRef: ...
     @_builtins.property
@@ -480,10 +661,12 @@ class RunProgram(_message.Message):
         operations: _abc.Iterable[Global___Operation] | None = ...,
         deadline_unix_ms: _builtins.int = ...,
         trace_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        priority: _builtins.int = ...,
+        expected_output_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_unix_ms", b"deadline_unix_ms", "model", b"model", "name", b"name", "operations", b"operations", "ref", b"ref", "tenant", b"tenant", "trace_context", b"trace_context", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_unix_ms", b"deadline_unix_ms", "expected_output_tokens", b"expected_output_tokens", "model", b"model", "name", b"name", "operations", b"operations", "priority", b"priority", "ref", b"ref", "tenant", b"tenant", "trace_context", b"trace_context", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -524,6 +707,8 @@ class Fill(_message.Message):
     TEMPLATE_TEXT_FIELD_NUMBER: _builtins.int
     VARIABLE_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
+    CHAT_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     context_id: _builtins.str
     parent_context_id: _builtins.str
     """Empty: a root context."""
@@ -535,6 +720,15 @@ class Fill(_message.Message):
 
     @_builtins.property
     def tokens(self) -> Global___TokenIds: ...
+    @_builtins.property
+    def chat(self) -> Global___Chat: ...
+    @_builtins.property
+    def shared(self) -> Global___SharedFill:
+        """The context is the engine's, under this id, for every program that names it with this same
+        content: the first one fills it, the others find it. It lasts until it is freed, or was not used
+        for long.
+        """
+
     def __init__(
         self,
         *,
@@ -543,16 +737,100 @@ class Fill(_message.Message):
         template_text: _builtins.str = ...,
         variable: Global___VariableSource | None = ...,
         tokens: Global___TokenIds | None = ...,
+        chat: Global___Chat | None = ...,
+        shared: Global___SharedFill | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "template_text", b"template_text", "tokens", b"tokens", "variable", b"variable"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "content", b"content", "shared", b"shared", "template_text", b"template_text", "tokens", b"tokens", "variable", b"variable"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "context_id", b"context_id", "parent_context_id", b"parent_context_id", "template_text", b"template_text", "tokens", b"tokens", "variable", b"variable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "content", b"content", "context_id", b"context_id", "parent_context_id", b"parent_context_id", "shared", b"shared", "template_text", b"template_text", "tokens", b"tokens", "variable", b"variable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["template_text", "variable", "tokens"]  # noqa: Y015
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["template_text", "variable", "tokens", "chat"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
 
 Global___Fill: _TypeAlias = Fill  # noqa: Y015
+
+@_typing.final
+class SharedFill(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIX_HASH_FIELD_NUMBER: _builtins.int
+    STEPS_TO_NEXT_USE_FIELD_NUMBER: _builtins.int
+    prefix_hash: _builtins.str
+    steps_to_next_use: _builtins.float
+    def __init__(
+        self,
+        *,
+        prefix_hash: _builtins.str = ...,
+        steps_to_next_use: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prefix_hash", b"prefix_hash", "steps_to_next_use", b"steps_to_next_use"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SharedFill: _TypeAlias = SharedFill  # noqa: Y015
+
+@_typing.final
+class Chat(_message.Message):
+    """Messages in the model's own chat format."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    ADD_GENERATION_PROMPT_FIELD_NUMBER: _builtins.int
+    add_generation_prompt: _builtins.bool
+    """Ends with what starts the assistant's turn."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]: ...
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[Global___ChatMessage] | None = ...,
+        add_generation_prompt: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_generation_prompt", b"add_generation_prompt", "messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Chat: _TypeAlias = Chat  # noqa: Y015
+
+@_typing.final
+class ChatMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    CONSTANT_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    VARIABLE_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """system, user, assistant, or another that the format knows."""
+    constant: _builtins.str
+    """The same for everyone, as a template's text is."""
+    text: _builtins.str
+    """One tenant's own."""
+    @_builtins.property
+    def variable(self) -> Global___VariableSource: ...
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        constant: _builtins.str = ...,
+        text: _builtins.str = ...,
+        variable: Global___VariableSource | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["constant", b"constant", "content", b"content", "text", b"text", "variable", b"variable"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["constant", b"constant", "content", b"content", "role", b"role", "text", b"text", "variable", b"variable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["constant", "text", "variable"]  # noqa: Y015
+    _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
+
+Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class TokenIds(_message.Message):
@@ -584,9 +862,15 @@ class VariableSource(_message.Message):
     FINAL_SUBJECT_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     TRANSFORMS_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    EXPECTED_TOKENS_FIELD_NUMBER: _builtins.int
     variable_id: _builtins.str
     final_subject: _builtins.str
     size_bytes: _builtins.int
+    pending: _builtins.bool
+    """It may have no value yet: its text is read from the session's deltas as it comes."""
+    expected_tokens: _builtins.int
+    """How long it is likely to become; 0: not known."""
     @_builtins.property
     def transforms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -596,10 +880,12 @@ class VariableSource(_message.Message):
         final_subject: _builtins.str = ...,
         size_bytes: _builtins.int = ...,
         transforms: _abc.Iterable[_builtins.str] | None = ...,
+        pending: _builtins.bool = ...,
+        expected_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["final_subject", b"final_subject", "size_bytes", b"size_bytes", "transforms", b"transforms", "variable_id", b"variable_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_tokens", b"expected_tokens", "final_subject", b"final_subject", "pending", b"pending", "size_bytes", b"size_bytes", "transforms", b"transforms", "variable_id", b"variable_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -613,12 +899,24 @@ class Generate(_message.Message):
     PARENT_CONTEXT_ID_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
+    STREAMED_TEXT_FIELD_NUMBER: _builtins.int
+    ALTERNATIVES_FIELD_NUMBER: _builtins.int
     context_id: _builtins.str
     parent_context_id: _builtins.str
+    streamed_text: _builtins.str
+    """Text of this output that an earlier attempt streamed: it is filled, and the output goes on after
+    it, guides and stop texts included.
+    """
     @_builtins.property
     def sampling(self) -> _common_pb2.Sampling: ...
     @_builtins.property
     def output(self) -> Global___VariableSink: ...
+    @_builtins.property
+    def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___VariableSink]:
+        """Further outputs from the same prompt, each in a fork of the context, all at once; a seed counts
+        up with each.
+        """
+
     def __init__(
         self,
         *,
@@ -626,10 +924,12 @@ class Generate(_message.Message):
         parent_context_id: _builtins.str = ...,
         sampling: _common_pb2.Sampling | None = ...,
         output: Global___VariableSink | None = ...,
+        streamed_text: _builtins.str = ...,
+        alternatives: _abc.Iterable[Global___VariableSink] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_id", b"context_id", "output", b"output", "parent_context_id", b"parent_context_id", "sampling", b"sampling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "context_id", b"context_id", "output", b"output", "parent_context_id", b"parent_context_id", "sampling", b"sampling", "streamed_text", b"streamed_text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

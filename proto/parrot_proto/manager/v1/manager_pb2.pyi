@@ -477,6 +477,10 @@ class Engine(_message.Message):
     RUNNING_FIELD_NUMBER: _builtins.int
     CAPACITY_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    ATTENTION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PARROT_VERSION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     model: _builtins.str
     state: _builtins.str
@@ -484,6 +488,11 @@ class Engine(_message.Message):
     running: _builtins.int
     capacity: _builtins.int
     backend: _builtins.str
+    dtype: _builtins.str
+    attention: _builtins.str
+    version: _builtins.str
+    """The backend's own version."""
+    parrot_version: _builtins.str
     def __init__(
         self,
         *,
@@ -493,10 +502,14 @@ class Engine(_message.Message):
         running: _builtins.int = ...,
         capacity: _builtins.int = ...,
         backend: _builtins.str = ...,
+        dtype: _builtins.str = ...,
+        attention: _builtins.str = ...,
+        version: _builtins.str = ...,
+        parrot_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "capacity", b"capacity", "id", b"id", "model", b"model", "running", b"running", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attention", b"attention", "backend", b"backend", "capacity", b"capacity", "dtype", b"dtype", "id", b"id", "model", b"model", "parrot_version", b"parrot_version", "running", b"running", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -562,6 +575,7 @@ class Call(_message.Message):
     READY_UNIX_MS_FIELD_NUMBER: _builtins.int
     DISPATCHED_UNIX_MS_FIELD_NUMBER: _builtins.int
     ENDED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    PROVENANCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     model: _builtins.str
@@ -585,6 +599,10 @@ class Call(_message.Message):
     def usage(self) -> _common_pb2.Usage: ...
     @_builtins.property
     def timings(self) -> _common_pb2.Timings: ...
+    @_builtins.property
+    def provenance(self) -> _common_pb2.Provenance:
+        """What made its tokens; unset until it is done."""
+
     def __init__(
         self,
         *,
@@ -603,10 +621,11 @@ class Call(_message.Message):
         ready_unix_ms: _builtins.int = ...,
         dispatched_unix_ms: _builtins.int = ...,
         ended_unix_ms: _builtins.int = ...,
+        provenance: _common_pb2.Provenance | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "provenance", b"provenance", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_unix_ms", b"accepted_unix_ms", "attempt", b"attempt", "dispatched_unix_ms", b"dispatched_unix_ms", "ended_unix_ms", b"ended_unix_ms", "engine_id", b"engine_id", "failure", b"failure", "id", b"id", "inputs", b"inputs", "model", b"model", "name", b"name", "outputs", b"outputs", "ready_unix_ms", b"ready_unix_ms", "state", b"state", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_unix_ms", b"accepted_unix_ms", "attempt", b"attempt", "dispatched_unix_ms", b"dispatched_unix_ms", "ended_unix_ms", b"ended_unix_ms", "engine_id", b"engine_id", "failure", b"failure", "id", b"id", "inputs", b"inputs", "model", b"model", "name", b"name", "outputs", b"outputs", "provenance", b"provenance", "ready_unix_ms", b"ready_unix_ms", "state", b"state", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

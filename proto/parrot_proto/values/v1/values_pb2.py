@@ -25,13 +25,17 @@ _sym_db = _symbol_database.Default()
 from parrot_proto.common.v1 import common_pb2 as parrot__proto_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#parrot_proto/values/v1/values.proto\x12\x16parrot_proto.values.v1\x1a#parrot_proto/common/v1/common.proto\"_\n\nStepDeltas\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12-\n\x06\x64\x65ltas\x18\x03 \x03(\x0b\x32\x1d.parrot_proto.values.v1.Delta\"b\n\x05\x44\x65lta\x12\x13\n\x0bvariable_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x14\n\x0coffset_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04text\x18\x05 \x01(\t\"\xf6\x01\n\x05\x46inal\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0bvariable_id\x18\x02 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12.\n\x05value\x18\x05 \x01(\x0b\x32\x1d.parrot_proto.values.v1.ValueH\x00\x12\x32\n\x07\x66\x61ilure\x18\x06 \x01(\x0b\x32\x1f.parrot_proto.common.v1.FailureH\x00\x12\x36\n\tcancelled\x18\x07 \x01(\x0b\x32!.parrot_proto.values.v1.CancelledH\x00\x42\t\n\x07outcome\">\n\x05Value\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\r\n\x05parts\x18\x02 \x01(\r\x12\x12\n\nfirst_part\x18\x03 \x01(\x0c\"\x1b\n\tCancelled\x12\x0e\n\x06reason\x18\x01 \x01(\t\"_\n\tFinalPart\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0bvariable_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\r\n\x05index\x18\x04 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#parrot_proto/values/v1/values.proto\x12\x16parrot_proto.values.v1\x1a#parrot_proto/common/v1/common.proto\"_\n\nStepDeltas\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12-\n\x06\x64\x65ltas\x18\x03 \x03(\x0b\x32\x1d.parrot_proto.values.v1.Delta\"b\n\x05\x44\x65lta\x12\x13\n\x0bvariable_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x14\n\x0coffset_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04text\x18\x05 \x01(\t\"\xf6\x01\n\x05\x46inal\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0bvariable_id\x18\x02 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12.\n\x05value\x18\x05 \x01(\x0b\x32\x1d.parrot_proto.values.v1.ValueH\x00\x12\x32\n\x07\x66\x61ilure\x18\x06 \x01(\x0b\x32\x1f.parrot_proto.common.v1.FailureH\x00\x12\x36\n\tcancelled\x18\x07 \x01(\x0b\x32!.parrot_proto.values.v1.CancelledH\x00\x42\t\n\x07outcome\">\n\x05Value\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\r\n\x05parts\x18\x02 \x01(\r\x12\x12\n\nfirst_part\x18\x03 \x01(\x0c\"\x1b\n\tCancelled\x12\x0e\n\x06reason\x18\x01 \x01(\t\"_\n\tFinalPart\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0bvariable_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\r\n\x05index\x18\x04 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"\x80\x03\n\x07Rollout\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0bvariable_id\x18\x02 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x36\n\nprovenance\x18\x05 \x01(\x0b\x32\".parrot_proto.common.v1.Provenance\x12\x11\n\x04seed\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x10prompt_token_ids\x18\x07 \x03(\r\x12\x11\n\ttoken_ids\x18\x08 \x03(\r\x12\x37\n\x08logprobs\x18\t \x03(\x0b\x32%.parrot_proto.values.v1.TokenLogprobs\x12>\n\x0fprompt_logprobs\x18\n \x03(\x0b\x32%.parrot_proto.values.v1.TokenLogprobs\x12\x16\n\x0eresumed_tokens\x18\x0b \x01(\r\x12\x0c\n\x04part\x18\x0c \x01(\r\x12\r\n\x05parts\x18\r \x01(\rB\x07\n\x05_seed\"O\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x01\x12\x13\n\x07top_ids\x18\x02 \x03(\rB\x02\x10\x01\x12\x18\n\x0ctop_logprobs\x18\x03 \x03(\x01\x42\x02\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'parrot_proto.values.v1.values_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_TOKENLOGPROBS'].fields_by_name['top_ids']._loaded_options = None
+  _globals['_TOKENLOGPROBS'].fields_by_name['top_ids']._serialized_options = b'\020\001'
+  _globals['_TOKENLOGPROBS'].fields_by_name['top_logprobs']._loaded_options = None
+  _globals['_TOKENLOGPROBS'].fields_by_name['top_logprobs']._serialized_options = b'\020\001'
   _globals['_STEPDELTAS']._serialized_start=100
   _globals['_STEPDELTAS']._serialized_end=195
   _globals['_DELTA']._serialized_start=197
@@ -44,4 +48,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANCELLED']._serialized_end=637
   _globals['_FINALPART']._serialized_start=639
   _globals['_FINALPART']._serialized_end=734
+  _globals['_ROLLOUT']._serialized_start=737
+  _globals['_ROLLOUT']._serialized_end=1121
+  _globals['_TOKENLOGPROBS']._serialized_start=1123
+  _globals['_TOKENLOGPROBS']._serialized_end=1202
 # @@protoc_insertion_point(module_scope)

@@ -6,6 +6,7 @@ What travels on the value subjects. Every payload carries its version.
   sv.delta.<shard>.<tenant>.<session>                      StepDeltas, one message an engine step and session
   sv.final.<shard>.<tenant>.<session>.<variable>           Final, one kept
   sv.final.<shard>.<tenant>.<session>.<variable>.<index>   FinalPart, for values that exceed one message
+  sv.final.<shard>.<tenant>.<session>.<variable>.rollout.<part>   Rollout, where logprobs were asked for
 
 The server republishes what it accepted under live.<subject>: readers listen there.
 """
@@ -210,3 +211,108 @@ class FinalPart(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FinalPart: _TypeAlias = FinalPart  # noqa: Y015
+
+@_typing.final
+class Rollout(_message.Message):
+    """The tokens of an output with their logprobs, and what made them: for training."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    PROVENANCE_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    RESUMED_TOKENS_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    variable_id: _builtins.str
+    call_id: _builtins.str
+    attempt: _builtins.int
+    seed: _builtins.int
+    resumed_tokens: _builtins.int
+    """Tokens at the end of the prompt that an earlier attempt generated, when this one went on from it."""
+    part: _builtins.int
+    """A rollout larger than one message travels in parts, each with its share of the lists: this part's
+    place, from 0, and how many there are.
+    """
+    parts: _builtins.int
+    @_builtins.property
+    def provenance(self) -> _common_pb2.Provenance: ...
+    @_builtins.property
+    def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens the output was generated from, and those generated, the one that ended it included."""
+
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """One for each of token_ids."""
+
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """One for each of prompt_token_ids but the first."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        variable_id: _builtins.str = ...,
+        call_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        provenance: _common_pb2.Provenance | None = ...,
+        seed: _builtins.int | None = ...,
+        prompt_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+        prompt_logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+        resumed_tokens: _builtins.int = ...,
+        part: _builtins.int = ...,
+        parts: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "provenance", b"provenance", "seed", b"seed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "attempt", b"attempt", "call_id", b"call_id", "logprobs", b"logprobs", "part", b"part", "parts", b"parts", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "provenance", b"provenance", "resumed_tokens", b"resumed_tokens", "seed", b"seed", "token_ids", b"token_ids", "variable_id", b"variable_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+
+Global___Rollout: _TypeAlias = Rollout  # noqa: Y015
+
+@_typing.final
+class TokenLogprobs(_message.Message):
+    """Natural logarithms, before temperature and filters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    TOP_IDS_FIELD_NUMBER: _builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    logprob: _builtins.float
+    @_builtins.property
+    def top_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The likeliest tokens in its place."""
+
+    @_builtins.property
+    def top_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        logprob: _builtins.float = ...,
+        top_ids: _abc.Iterable[_builtins.int] | None = ...,
+        top_logprobs: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015

@@ -21,7 +21,10 @@ from parrot_runtime import errors
 def finish(turn: Turn, live: LiveSession, call: Call, done: AttemptDone) -> None:
     """A call is done: its outputs have their values, and whoever waited for them goes on."""
     turn.end_attempt(live, call, AttemptState.DONE)
-    _end_call(turn, live, replace(call, state=CallState.DONE, usage=done.usage, timings=done.timings))
+    ended = replace(
+        call, state=CallState.DONE, usage=done.usage, timings=done.timings, provenance=done.provenance
+    )
+    _end_call(turn, live, ended)
     for value in done.values:
         ready = replace(
             live.variables[value.variable_id],

@@ -12,6 +12,7 @@ from parrot_manager.core.model import (
     Call,
     Engine,
     Failure,
+    Provenance,
     Ref,
     Session,
     Timings,
@@ -126,6 +127,7 @@ class AttemptDone:
     values: tuple[Value, ...]
     usage: Usage = NO_USAGE
     timings: Timings = NO_TIMINGS
+    provenance: Provenance | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,11 +128,30 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Where a call's time on its engine went."""
+    """Where a call's time on its engine went; the fields are those of `common.v1.Timings`."""
 
     queue_ms: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
+    static_prefill_ms: float = 0.0
+    dynamic_prefill_ms: float = 0.0
+    static_prefill_tokens: int = 0
+    dynamic_prefill_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What made a call's outputs; the fields are those of `common.v1.Provenance`."""
+
+    engine_id: str = ""
+    model: str = ""
+    dtype: str = ""
+    backend: str = ""
+    backend_version: str = ""
+    attention: str = ""
+    tensor_parallel: int = 0
+    batch_invariant: bool = False
+    version: str = ""
 
 
 NO_USAGE: Final = Usage()
@@ -183,6 +202,7 @@ class Call:
         order: its place in topological order.
         spec: the call as it was submitted, opaque here; empty when it is not needed any more.
         attempt: the number of its last attempt; 0: none yet.
+        provenance: of the attempt that is done, as are `usage` and `timings`.
         value_retries: attempts that were spent because an input's value was not on the bus.
     """
 
@@ -202,6 +222,7 @@ class Call:
     attempt: int = 0
     usage: Usage = NO_USAGE
     timings: Timings = NO_TIMINGS
+    provenance: Provenance | None = None
     ready_ms: int = 0
     dispatched_ms: int = 0
     ended_ms: int = 0
@@ -269,6 +290,7 @@ class Engine:
     Attributes:
         epoch: tells its attachments apart; a larger one is later.
         capacity: calls it runs at once.
+        version: its backend's.
     """
 
     id: str
@@ -277,4 +299,8 @@ class Engine:
     capacity: int
     context_window_tokens: int = 0
     backend: str = ""
+    version: str = ""
+    dtype: str = ""
+    attention: str = ""
+    parrot_version: str = ""
     state: EngineState = EngineState.READY

@@ -82,8 +82,8 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
     def _engine_of(self, registration: engine_pb2.Registration) -> Engine:
         if not is_id(registration.engine_id):
             raise Fault(errors.INVALID_REQUEST, "engine_id is no id", field="engine_id")
-        check_name(registration.model, "model")
-        check_name(registration.backend, "backend")
+        for name in ("model", "backend", "version", "dtype", "attention", "parrot_version"):
+            check_name(getattr(registration, name), name)
         if not registration.model or not registration.capacity:
             raise Fault(errors.INVALID_REQUEST, "an engine serves a model, and at least one call at once")
         return Engine(
@@ -93,6 +93,10 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
             capacity=registration.capacity,
             context_window_tokens=registration.context_window_tokens,
             backend=registration.backend,
+            version=registration.version,
+            dtype=registration.dtype,
+            attention=registration.attention,
+            parrot_version=registration.parrot_version,
         )
 
     async def _stay(self, link: EngineLink, context: Context) -> None:

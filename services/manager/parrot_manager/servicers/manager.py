@@ -54,7 +54,7 @@ class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
         self, request: pb.SubmitCallsRequest, context: Context
     ) -> pb.SubmitCallsResponse:
         """Takes a batch of calls in."""
-        calls = requests.parse_calls(request.calls)
+        calls = await requests.parsed_calls(request.calls)
         values = requests.parse_values(request.values)
         return pb.SubmitCallsResponse(
             call_ids=await self._intake.submit(request.tenant, request.session_id, calls, values)

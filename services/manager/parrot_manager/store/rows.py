@@ -15,6 +15,7 @@ from parrot_manager.core.model import (
     CallState,
     Edge,
     Failure,
+    Provenance,
     Ref,
     Session,
     SessionState,
@@ -80,6 +81,7 @@ def call_status(call: Call) -> Params:
         "attempt": call.attempt,
         **asdict(call.usage),
         **asdict(call.timings),
+        "provenance": None if call.provenance is None else asdict(call.provenance),
         "ready_ms": call.ready_ms,
         "dispatched_ms": call.dispatched_ms,
         "ended_ms": call.ended_ms,
@@ -104,7 +106,8 @@ def to_call(row: Row[Any]) -> Call:
         engine_id=row.engine_id,
         attempt=row.attempt,
         usage=Usage(row.prompt_tokens, row.cached_tokens, row.output_tokens),
-        timings=Timings(row.queue_ms, row.prefill_ms, row.decode_ms),
+        timings=_to_timings(row),
+        provenance=None if row.provenance is None else Provenance(**row.provenance),
         ready_ms=row.ready_ms,
         dispatched_ms=row.dispatched_ms,
         ended_ms=row.ended_ms,
@@ -177,6 +180,18 @@ def _edges(edges: Iterable[Edge]) -> list[list[str]]:
 
 def _to_edges(pairs: list[list[str]]) -> tuple[Edge, ...]:
     return tuple(Edge(name, variable_id) for name, variable_id in pairs)
+
+
+def _to_timings(row: Row[Any]) -> Timings:
+    return Timings(
+        queue_ms=row.queue_ms,
+        prefill_ms=row.prefill_ms,
+        decode_ms=row.decode_ms,
+        static_prefill_ms=row.static_prefill_ms,
+        dynamic_prefill_ms=row.dynamic_prefill_ms,
+        static_prefill_tokens=row.static_prefill_tokens,
+        dynamic_prefill_tokens=row.dynamic_prefill_tokens,
+    )
 
 
 def _failure(failure: Failure | None) -> Params | None:

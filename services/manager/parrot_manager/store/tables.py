@@ -70,6 +70,11 @@ class CallRow(Base):
     queue_ms: Mapped[float]
     prefill_ms: Mapped[float]
     decode_ms: Mapped[float]
+    static_prefill_ms: Mapped[float] = mapped_column(server_default="0")
+    dynamic_prefill_ms: Mapped[float] = mapped_column(server_default="0")
+    static_prefill_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    dynamic_prefill_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    provenance: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     accepted_ms: Mapped[int] = mapped_column(BigInteger)
     ready_ms: Mapped[int] = mapped_column(BigInteger)
     dispatched_ms: Mapped[int] = mapped_column(BigInteger)

@@ -76,7 +76,34 @@ class Finals:
             message.failure.CopyFrom(record.failure)
         else:
             message.cancelled.reason = record.cancelled or ""
-        await self._put(final_subject, message.SerializeToString(), record, "final", deadline)
+        await self._put_of(record, final_subject, message.SerializeToString(), "final", deadline)
+
+    async def publish_rollout(
+        self, final_subject: str, rollout: values_pb2.Rollout, *, timeout_s: float = PUBLISH_TIMEOUT_S
+    ) -> None:
+        """Publishes one part of a rollout; returns once the server has it.
+
+        Raises:
+            Fault: `unavailable`, when the bus does not take it within `timeout_s`.
+        """
+        subject = subjects.rollout(final_subject, rollout.part)
+        headers = {"Nats-Msg-Id": f"{subject}/{rollout.attempt}", **telemetry.inject()}
+        deadline = time.monotonic() + timeout_s
+        await self._put(subject, rollout.SerializeToString(), headers, rollout.variable_id, deadline)
+
+    async def read_rollout(self, final_subject: str) -> list[values_pb2.Rollout]:
+        """The parts of an output's rollout, in order; none when it has none, or one is gone.
+
+        Raises:
+            Fault: `unavailable`, when the bus does not answer.
+        """
+        parts: list[values_pb2.Rollout] = []
+        while not parts or len(parts) < parts[0].parts:
+            got = await self._get(subjects.rollout(final_subject, len(parts)))
+            if got is None:
+                return []
+            parts.append(values_pb2.Rollout.FromString(got[0]))
+        return parts
 
     async def read(self, final_subject: str) -> FinalRecord | None:
         """The variable's end, or None when it has none on the bus (yet, or any more).
@@ -127,10 +154,10 @@ class Finals:
                 index=index,
                 data=cut,
             )
-            await self._put(
+            await self._put_of(
+                record,
                 subjects.part(final_subject, index),
                 piece.SerializeToString(),
-                record,
                 f"part{index}",
                 deadline,
             )
@@ -151,13 +178,18 @@ class Finals:
         data = b"".join(pieces)
         return data if len(data) == value.size_bytes else None
 
-    async def _put(
-        self, subject: str, payload: bytes, record: FinalRecord, what: str, deadline: float
+    async def _put_of(
+        self, record: FinalRecord, subject: str, payload: bytes, what: str, deadline: float
     ) -> None:
         headers = {
             "Nats-Msg-Id": f"{subject}/{record.attempt}/{what}",
             **(record.trace or telemetry.inject()),
         }
+        await self._put(subject, payload, headers, record.variable_id, deadline)
+
+    async def _put(
+        self, subject: str, payload: bytes, headers: dict[str, str], variable_id: str, deadline: float
+    ) -> None:
         while True:
             try:
                 await self._bus.js.publish(subject, payload, timeout=2, headers=headers)
@@ -166,7 +198,7 @@ class Finals:
                     raise Fault(
                         errors.UNAVAILABLE,
                         "the bus does not take a variable's value; is NATS running?",
-                        variable_id=record.variable_id,
+                        variable_id=variable_id,
                     ) from error
                 log.warning("publish retried", subject=subject, error=repr(error))
                 await asyncio.sleep(_RETRY_S)

@@ -116,6 +116,11 @@ class Feeds:
         finally:
             await asyncio.shield(self._release(session_id))
 
+    def open_feed(self, session_id: str) -> SessionFeed | None:
+        """The session's feed, if somebody in this process reads it now."""
+        feed, _ = self._open.get(session_id, (None, 0))
+        return feed
+
     async def _acquire(self, tenant: str, session_id: str) -> SessionFeed:
         async with self._lock:
             feed, users = self._open.get(session_id, (None, 0))
@@ -145,6 +150,7 @@ class SessionFeed:
         self._buffers: dict[str, _Buffer] = {}
         self._subscriptions: list[_Subscription] = []
         self._replay: asyncio.Task[None] | None = None
+        self._caught_up = False
 
     async def open(self) -> None:
         """Subscribes, and returns once the server knows of it.
@@ -188,10 +194,25 @@ class SessionFeed:
         """Tells the feed of an end learnt elsewhere, such as from the manager."""
         self.buffer(record.variable_id).finish(record)
 
+    def offer(self, variable_id: str, attempt: int, offset_bytes: int, text: str) -> None:
+        """Tells the feed of text this process writes itself, ahead of the bus.
+
+        Text that does not follow what is here is left to the bus.
+        """
+        delta = values_pb2.Delta(
+            variable_id=variable_id, attempt=attempt, offset_bytes=offset_bytes, text=text
+        )
+        self.buffer(variable_id).add(delta)
+
     def catch_up(self) -> None:
         """Starts filling in what was published before the feed opened, or was missed since."""
         if self._replay is None or self._replay.done():
             self._replay = asyncio.create_task(self._fill(), name="value-replay")
+
+    def catch_up_once(self) -> None:
+        """As `catch_up`, unless that was done: from then on the feed hears everything by itself."""
+        if not self._caught_up:
+            self.catch_up()
 
     def buffer(self, variable_id: str) -> _Buffer:
         """The shared buffer of a variable."""
@@ -240,11 +261,12 @@ class SessionFeed:
                         message = await subscription.next_msg(timeout=REPLAY_TIMEOUT_S)
                         self._take(message.data)
                         if message.metadata.sequence.stream >= (last.seq or 0):
+                            self._caught_up = True
                             return
                 finally:
                     await subscription.unsubscribe()
         except NotFoundError:
-            return
+            self._caught_up = True
         except TROUBLE as error:
             log.warning("replay failed; the final value will heal it", error=repr(error))
 

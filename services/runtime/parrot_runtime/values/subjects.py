@@ -53,3 +53,8 @@ class SessionSubjects:
 def part(final_subject: str, index: int) -> str:
     """Where part `index` (from 1) of a large value goes."""
     return f"{final_subject}.{index}"
+
+
+def rollout(final_subject: str, part_index: int) -> str:
+    """Where part `part_index` (from 0) of an output's rollout goes."""
+    return f"{final_subject}.rollout.{part_index}"
