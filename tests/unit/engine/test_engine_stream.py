@@ -27,11 +27,11 @@ def first_stop(text: str, stop: tuple[str, ...]) -> int:
     return min((at for at in map(text.find, stop) if at >= 0), default=len(text))
 
 
-@given(text=chars, stop=stops)
-def test_byte_by_byte_the_text_ends_before_the_stop_text_that_is_complete_first(
-    text: str, stop: tuple[str, ...]
+@given(text=chars, stop=stops, cut=st.integers(1, 9))
+def test_however_it_is_cut_the_text_ends_before_the_stop_text_that_is_complete_first(
+    text: str, stop: tuple[str, ...], cut: int
 ) -> None:
-    pieces, stopped = run(text, stop, 1)
+    pieces, stopped = run(text, stop, cut)
     ends = [text.find(one) + len(one) for one in stop if one in text]
     seen = text[: min(ends)] if ends else text
     assert "".join(pieces) == seen[: first_stop(seen, stop)]
@@ -68,3 +68,20 @@ def test_a_stop_text_that_ends_too_early_does_not_count_and_a_later_one_does() -
     assert stream.push(b"ab", may_stop=False) == ("a", False)
     assert stream.push(b"c") == ("b", False)
     assert stream.push(b"ab") == ("c", True)
+
+
+@given(data=st.binary(max_size=24), cut=st.integers(1, 5))
+def test_bytes_that_are_no_text_break_nothing_however_they_are_cut(data: bytes, cut: int) -> None:
+    whole, parts = TextStream(()), TextStream(())
+    pieces = [parts.push(data[start : start + cut])[0] for start in range(0, len(data), cut)]
+    assert "".join(pieces) == whole.push(data)[0]
+    assert data.decode(errors="replace").startswith("".join(pieces))
+
+
+@given(stop=st.text("ab漢😀", min_size=1, max_size=4), after=st.binary(max_size=4))
+def test_a_stop_text_in_pieces_of_single_bytes_is_found_at_its_last_byte(stop: str, after: bytes) -> None:
+    stream = TextStream((stop,))
+    *first, last = stop.encode()
+    assert all(stream.push(bytes([byte])) == ("", False) for byte in first)
+    assert stream.push(bytes([last]) + after) == ("", True)
+    assert stream.finish() == ""

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from parrot_engine.text.chat import CHATML, ChatFormat
+from parrot_engine.text.incremental import CharEncoder, IncrementalEncoder
 from parrot_engine.text.tokens import PromptTokenizer
 
 CONTROL: Final = {"<|endoftext|>": 256, "<|im_start|>": 257, "<|im_end|>": 258, "<|begin|>": 259}
@@ -22,6 +24,7 @@ class ByteTokenizer(PromptTokenizer):
     def __init__(self, *, with_bos: bool = False) -> None:
         """With `with_bos`, every prompt starts with `<|begin|>`."""
         self._bos = (BOS_ID,) if with_bos else ()
+        self._chat_format = ChatFormat(CHATML, {})
 
     @property
     def bos_ids(self) -> tuple[int, ...]:
@@ -31,6 +34,10 @@ class ByteTokenizer(PromptTokenizer):
     def control_ids(self) -> frozenset[int]:
         return frozenset(_SPELLING)
 
+    @property
+    def chat_format(self) -> ChatFormat:
+        return self._chat_format
+
     def encode_template(self, text: str) -> list[int]:
         ids: list[int] = []
         for piece in _MARKERS.split(text):
@@ -39,6 +46,9 @@ class ByteTokenizer(PromptTokenizer):
 
     def encode_value(self, text: str) -> list[int]:
         return list(text.encode())
+
+    def value_encoder(self) -> IncrementalEncoder:
+        return CharEncoder(self.encode_value)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         data = b"".join(_SPELLING.get(token) or bytes([token]) for token in token_ids)

@@ -6,12 +6,15 @@ import codecs
 
 
 class TextStream:
-    """Whole characters only, and nothing that may turn out to be part of a stop text."""
+    """Whole characters only, and nothing that may turn out to be part of a stop text.
+
+    How the bytes are cut changes nothing in the whole text. Bytes that are no UTF-8 become U+FFFD.
+    """
 
     def __init__(self, stop: tuple[str, ...]) -> None:
         self._stop = stop
         self._hold_chars = max(map(len, stop), default=1) - 1
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
         self._unchecked = 0
 
@@ -34,8 +37,13 @@ class TextStream:
         return self._release(len(self._held))
 
     def _find_stop(self) -> int | None:
-        found = (self._held.find(text, max(0, self._unchecked - len(text) + 1)) for text in self._stop)
-        return min((at for at in found if at >= 0), default=None)
+        """Where the stop text begins that is complete first; of several, the longest."""
+        found = (
+            (at + len(text), at)
+            for text in self._stop
+            if (at := self._held.find(text, max(0, self._unchecked - len(text) + 1))) >= 0
+        )
+        return min(found, default=(0, None))[1]
 
     def _release(self, chars: int) -> str:
         chars = max(0, chars)

@@ -12,6 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from parrot_engine.text.chat import ChatFormat, ChatFormatError
+from parrot_engine.text.encoder_plan import EncoderPlan
+from parrot_engine.text.incremental import IncrementalEncoder
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -37,6 +41,11 @@ class PromptTokenizer(ABC):
     def control_ids(self) -> frozenset[int]:
         """The tokens that steer the model and stand for no text."""
 
+    @property
+    @abstractmethod
+    def chat_format(self) -> ChatFormat | None:
+        """How the model wants chats; None: it was not made for them."""
+
     @abstractmethod
     def encode_template(self, text: str) -> list[int]:
         """Template text; the control tokens it spells become control tokens."""
@@ -44,6 +53,10 @@ class PromptTokenizer(ABC):
     @abstractmethod
     def encode_value(self, text: str) -> list[int]:
         """Plain text, whatever it looks like; never a control token."""
+
+    @abstractmethod
+    def value_encoder(self) -> IncrementalEncoder:
+        """Encodes one plain text as it comes, into the tokens of `encode_value` of the whole."""
 
     @abstractmethod
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -62,7 +75,9 @@ class ModelTokenizer(PromptTokenizer):
     SmolLM2 lacks six control characters and the planes from U+40000 on.
     """
 
-    def __init__(self, spec: dict[str, Any], config: dict[str, Any]) -> None:
+    def __init__(
+        self, spec: dict[str, Any], config: dict[str, Any], chat_format: ChatFormat | None = None
+    ) -> None:
         """Builds it from the contents of tokenizer.json and tokenizer_config.json.
 
         Raises:
@@ -70,8 +85,11 @@ class ModelTokenizer(PromptTokenizer):
         """
         self._template = _build({**spec, "truncation": None, "padding": None})
         self._control = frozenset(int(token["id"]) for token in spec.get("added_tokens", []))
-        self._value = _build(_without_control_tokens(spec, self._control))
+        value_spec = _without_control_tokens(spec, self._control)
+        self._value = _build(value_spec)
+        self._growing = EncoderPlan(value_spec, self._value, _build, _encode)
         self._bos = _bos_ids(self._template, config)
+        self._chat_format = chat_format
 
     @classmethod
     def load(cls, folder: Path) -> ModelTokenizer:
@@ -82,11 +100,14 @@ class ModelTokenizer(PromptTokenizer):
         """
         config_file = folder / "tokenizer_config.json"
         try:
-            spec = json.loads((folder / "tokenizer.json").read_text())
-            config = json.loads(config_file.read_text()) if config_file.exists() else {}
+            spec = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+            config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
         except (OSError, ValueError) as error:
             raise TokenizerError(f"the tokenizer in {folder} can't be read: {error}") from None
-        return cls(spec, config)
+        try:
+            return cls(spec, config, ChatFormat.load(folder))
+        except ChatFormatError as error:
+            raise TokenizerError(str(error)) from None
 
     @property
     def bos_ids(self) -> tuple[int, ...]:
@@ -96,11 +117,18 @@ class ModelTokenizer(PromptTokenizer):
     def control_ids(self) -> frozenset[int]:
         return self._control
 
+    @property
+    def chat_format(self) -> ChatFormat | None:
+        return self._chat_format
+
     def encode_template(self, text: str) -> list[int]:
         return _encode(self._template, text)
 
     def encode_value(self, text: str) -> list[int]:
         return _encode(self._value, text)
+
+    def value_encoder(self) -> IncrementalEncoder:
+        return self._growing.start()
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._template.decode(list(token_ids), skip_special_tokens=False))
