@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
 from parrot_engine.backends.base import Backend, BackendError
-from parrot_engine.execution import Tools
-from parrot_engine.programs import Programs
+from parrot_engine.metrics import serve_metrics
+from parrot_engine.programs.outputs import Press
+from parrot_engine.programs.table import Programs
+from parrot_engine.programs.tools import Features, Tools
 from parrot_engine.servicer.control import GOODBYE_S, ControlStream
 from parrot_engine.servicer.outbox import Outbox
 from parrot_engine.settings import EngineSettings
@@ -19,6 +22,7 @@ from parrot_runtime.errors import Fault
 from parrot_runtime.lifecycle import Stop, run_service
 from parrot_runtime.values.bus import connected
 from parrot_runtime.values.finals import Finals
+from parrot_runtime.values.reader import Feeds
 from parrot_runtime.values.writer import DeltaWriter
 
 log = structlog.get_logger()
@@ -37,19 +41,9 @@ def main(argv: list[str] | None = None) -> None:
 def make_backend(settings: EngineSettings) -> Backend:
     """The backend the settings ask for, not started yet."""
     if settings.backend == "sim":
-        from parrot_engine.backends.sim import SimBackend, SimOptions
-
-        return SimBackend(
-            SimOptions(
-                model=settings.model_name or "sim",
-                capacity=settings.capacity or 64,
-                context_window_tokens=settings.context_window_tokens or 32_768,
-                kv_tokens=settings.sim_kv_tokens,
-                step_ms=settings.sim_step_ms,
-                prefill_tokens_per_s=settings.sim_prefill_tokens_per_s,
-                seed=settings.sim_seed,
-            )
-        )
+        return _sim(settings)
+    if settings.backend == "openai":
+        return _openai(settings)
     from parrot_engine.backends.vllm import VllmBackend, VllmOptions
 
     return VllmBackend(
@@ -61,8 +55,50 @@ def make_backend(settings: EngineSettings) -> Backend:
             capacity=settings.capacity or 16,
             context_window_tokens=settings.context_window_tokens,
             kv_cache_bytes=settings.kv_cache_mib << 20,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+            tensor_parallel_size=settings.tensor_parallel_size,
+            attention=settings.attention,
+            batch_invariant=settings.batch_invariant,
+            enforce_eager=settings.enforce_eager,
             step_tokens=settings.step_tokens,
             threads=settings.threads,
+        )
+    )
+
+
+def _sim(settings: EngineSettings) -> Backend:
+    from parrot_engine.backends.sim import SimBackend, SimOptions
+
+    return SimBackend(
+        SimOptions(
+            model=settings.model_name or "sim",
+            capacity=settings.capacity or 64,
+            context_window_tokens=settings.context_window_tokens or 32_768,
+            kv_tokens=settings.sim_kv_tokens,
+            step_ms=settings.sim_step_ms,
+            prefill_tokens_per_s=settings.sim_prefill_tokens_per_s,
+            seed=settings.sim_seed,
+        )
+    )
+
+
+def _openai(settings: EngineSettings) -> Backend:
+    from parrot_engine.backends.openai import OpenAIBackend, OpenAIOptions
+
+    def path(text: str) -> Path | None:
+        return Path(text) if text else None
+
+    return OpenAIBackend(
+        OpenAIOptions(
+            base_url=settings.openai_base_url,
+            api_key_file=path(settings.openai_api_key_file),
+            tokenizer_dir=path(settings.openai_tokenizer),
+            model=settings.model,
+            model_name=settings.model_name,
+            capacity=settings.capacity or 64,
+            context_window_tokens=settings.context_window_tokens,
+            start_timeout_s=settings.connect_timeout_s,
+            silence_timeout_s=settings.openai_timeout_s,
         )
     )
 
@@ -87,11 +123,22 @@ async def serve(settings: EngineSettings, backend: Backend, stop: Stop) -> None:
             await _start(backend)
             stop.begun()
             outbox = Outbox()
-            programs = Programs(Tools(engine_id, backend, Finals(bus), writer, outbox.put))
-            control = ControlStream(channel, engine_id, backend, programs, outbox)
-            await Engine(control, programs, outbox, backend).run(stop, settings.drain_s)
+            press = Press(Finals(bus), writer, Feeds(bus), outbox.put)
+            tools = Tools.of(engine_id, backend, press, _features(settings))
+            programs = Programs(tools)
+            control = ControlStream(channel, engine_id, backend, programs, tools.shared, outbox)
+            with serve_metrics(settings.metrics_address, engine_id, programs, tools):
+                await Engine(control, programs, outbox, backend).run(stop, settings.drain_s)
         finally:
             await backend.stop()
+
+
+def _features(settings: EngineSettings) -> Features:
+    return Features(
+        static_prefill=settings.static_prefill,
+        dynamic_prefill=settings.dynamic_prefill,
+        prefix_sharing=settings.prefix_sharing,
+    )
 
 
 async def _start(backend: Backend) -> None:

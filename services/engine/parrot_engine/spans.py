@@ -45,20 +45,25 @@ def call_span(
             raise
 
 
-def link_input(span: Span, variable_id: str, headers: Mapping[str, str]) -> None:
-    """Links a call to the span that wrote one of its inputs."""
-    writer = trace.get_current_span(telemetry.extract(headers)).get_span_context()
-    if writer.is_valid:
-        span.add_link(writer, {"parrot.variable.id": variable_id})
+def link_inputs(span: Span, traces: Mapping[str, Mapping[str, str]]) -> None:
+    """Links a call to the spans that wrote its inputs; `traces`: by variable, their W3C headers."""
+    for variable_id, headers in traces.items():
+        writer = trace.get_current_span(telemetry.extract(headers)).get_span_context()
+        if writer.is_valid:
+            span.add_link(writer, {"parrot.variable.id": variable_id})
 
 
-def record_usage(span: Span, usage: common_pb2.Usage) -> None:
-    """Writes what a call used on its span."""
+def record_usage(span: Span, usage: common_pb2.Usage, timings: common_pb2.Timings) -> None:
+    """Writes what a call used on its span, and what was prefilled while it waited."""
     span.set_attributes(
         {
             "gen_ai.usage.input_tokens": usage.prompt_tokens,
             "gen_ai.usage.output_tokens": usage.output_tokens,
             "parrot.usage.cached_tokens": usage.cached_tokens,
+            "parrot.static_prefill.tokens": timings.static_prefill_tokens,
+            "parrot.static_prefill.ms": timings.static_prefill_ms,
+            "parrot.dynamic_prefill.tokens": timings.dynamic_prefill_tokens,
+            "parrot.dynamic_prefill.ms": timings.dynamic_prefill_ms,
         }
     )
 

@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from parrot_engine.backends.base import Backend
-from parrot_engine.execution import Tools
-from parrot_engine.programs import VERSION, Programs
+from parrot_engine.programs.outputs import Press
+from parrot_engine.programs.table import VERSION, Programs
+from parrot_engine.programs.tools import Features, Tools
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import ids
 from parrot_runtime.values.bus import Bus
 from parrot_runtime.values.finals import FinalRecord, Finals
+from parrot_runtime.values.reader import Feeds
 from parrot_runtime.values.subjects import SessionSubjects
 from parrot_runtime.values.writer import DeltaWriter
 
@@ -50,6 +52,13 @@ class Session:
             variable_id=variable_id, final_subject=self.names.final(variable_id), transforms=transforms
         )
         return engine_pb2.Operation(fill=engine_pb2.Fill(variable=source))
+
+    def pending(self, variable_id: str, *transforms: str, expected_tokens: int = 0) -> engine_pb2.Operation:
+        """A fill of a variable that may still be produced."""
+        operation = self.value(variable_id, *transforms)
+        operation.fill.variable.pending = True
+        operation.fill.variable.expected_tokens = expected_tokens
+        return operation
 
     def output(self, variable_id: str, *transforms: str, **sampling: object) -> engine_pb2.Operation:
         sink = engine_pb2.VariableSink(
@@ -120,10 +129,13 @@ class Reports:
 
 
 @asynccontextmanager
-async def programs_on(backend: Backend, bus: Bus) -> AsyncIterator[tuple[Programs, Reports]]:
+async def programs_on(
+    backend: Backend, bus: Bus, features: Features | None = None
+) -> AsyncIterator[tuple[Programs, Reports]]:
     """Programs over a backend, reporting to the test."""
     reports = Reports()
     async with DeltaWriter(bus, "e-test") as writer:
-        programs = Programs(Tools("e-test", backend, Finals(bus), writer, reports.put))
+        press = Press(Finals(bus), writer, Feeds(bus), reports.put)
+        programs = Programs(Tools.of("e-test", backend, press, features or Features()))
         yield programs, reports
         await programs.abandon()

@@ -4,61 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from uuid import uuid4
 
 import pytest
+from tests.integration.engine.backends import (
+    PROMPT,
+    generate,
+    new_id,
+    prompt,
+    text_of,
+    tokens_of,
+    until_idle,
+)
 
-from parrot_engine.backends.base import Backend, ContextError, Sampling, Step
+from parrot_engine.backends.base import Backend, BackendError, ContextError, Sampling
 
 pytestmark = pytest.mark.anyio
-
-PROMPT = "<|im_start|>user\nName the seas of Europe.<|im_end|>\n<|im_start|>assistant\n"
-
-
-VLLM_MARKS = [
-    pytest.mark.vllm,
-    pytest.mark.timeout(240),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
-
-
-@pytest.fixture(params=["sim", pytest.param("vllm", marks=VLLM_MARKS)])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    made: Backend = request.getfixturevalue(f"{request.param}_backend")
-    return made
-
-
-def is_sim(backend: Backend) -> bool:
-    return backend.info.backend == "sim"
-
-
-def new_id() -> str:
-    return f"test/{uuid4().hex}"
-
-
-async def prompt(backend: Backend, text: str = PROMPT) -> str:
-    context_id = new_id()
-    await backend.fill(backend.tokenizer.encode_template(text), context_id)
-    return context_id
-
-
-async def generate(backend: Backend, context_id: str, sampling: Sampling, parent_id: str = "") -> list[Step]:
-    async with aclosing(backend.generate(sampling, context_id, parent_id)) as steps:
-        return [step async for step in steps]
-
-
-def text_of(steps: list[Step]) -> str:
-    return "".join(step.text for step in steps)
-
-
-def tokens_of(steps: list[Step]) -> list[int]:
-    return [token for step in steps for token in step.token_ids]
-
-
-async def until_idle(backend: Backend) -> None:
-    async with asyncio.timeout(10):
-        while backend.stats().running or backend.stats().waiting:  # noqa: ASYNC110  (it has no event)
-            await asyncio.sleep(0)
 
 
 async def test_only_the_last_step_has_a_reason_and_phases(backend: Backend) -> None:
@@ -89,7 +49,7 @@ async def test_a_seed_repeats_what_temperature_draws(backend: Backend) -> None:
 
 async def test_a_seed_is_kept_through_a_prompt_that_takes_several_steps(backend: Backend) -> None:
     long = "".join(f"Line {number} of a long prompt. " for number in range(180))[
-        : 1500 if is_sim(backend) else None
+        : backend.info.context_window_tokens - 300
     ]
     sampling = Sampling(max_tokens=12, temperature=1.0, seed=5, ignore_eos=True)
 
@@ -172,8 +132,7 @@ async def test_a_context_goes_on_after_its_output_as_if_the_text_had_been_filled
     assert first[-1].context_tokens == first[0].prompt_tokens + 10
     again = await generate(backend, context_id, sampling)
     straight = await generate(backend, await prompt(backend, plain), Sampling(max_tokens=20, ignore_eos=True))
-    if not is_sim(backend):
-        assert text_of(first) + text_of(again) == text_of(straight)
+    assert text_of(first) + text_of(again) == text_of(straight)
     assert again[0].prompt_tokens == first[-1].context_tokens
 
 
@@ -184,15 +143,6 @@ async def test_the_token_that_ends_an_output_is_not_in_the_context(backend: Back
     assert tokens_of(steps)[-1] in backend.tokenizer.control_ids
     assert steps[-1].context_tokens == steps[0].prompt_tokens + len(tokens_of(steps)) - 1
     assert "<|" not in text_of(steps)
-
-
-async def test_a_prompt_seen_before_is_cached_and_a_new_one_is_not(backend: Backend) -> None:
-    unique = uuid4().hex * 8
-    first = await generate(backend, await prompt(backend, unique), Sampling(max_tokens=1))
-    again = await generate(backend, await prompt(backend, unique), Sampling(max_tokens=1))
-    assert first[0].cached_tokens == 0
-    block = backend.info.block_tokens
-    assert again[0].cached_tokens == (again[0].prompt_tokens - 1) // block * block > 0
 
 
 async def test_closing_an_output_takes_it_out_and_leaves_its_context_as_it_was(backend: Backend) -> None:
@@ -273,18 +223,28 @@ async def test_a_control_character_in_a_prompt_is_no_trouble(backend: Backend) -
     assert steps[-1].finish_reason == "length"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"max_tokens": 0},
-        {"max_tokens": 4, "min_tokens": 5},
-        {"max_tokens": 1, "temperature": -0.1},
-        {"max_tokens": 1, "temperature": 2.1},
-        {"max_tokens": 1, "temperature": float("nan")},
-        {"max_tokens": 1, "top_p": 0.0},
-        {"max_tokens": 1, "stop": ("",)},
-    ],
-)
-def test_a_sampling_out_of_range_is_not_made(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        Sampling(**wrong)  # type: ignore[arg-type]
+async def test_an_empty_context_is_nothing_to_generate_from(backend: Backend) -> None:
+    context_id = new_id()
+    assert (await backend.fill((), context_id)).context_tokens == 0
+    with pytest.raises(BackendError):
+        await generate(backend, context_id, Sampling(max_tokens=1))
+
+
+async def test_a_context_has_one_tenant(backend: Backend) -> None:
+    parent, child = new_id(), new_id()
+    await backend.fill([65, 66], parent, lazy=True)
+    await backend.fill([67], child, parent, private_to="t1", lazy=True)
+    with pytest.raises(ContextError):
+        await backend.fill([68], child, private_to="t2", lazy=True)
+    with pytest.raises(ContextError):
+        await generate(backend, child, Sampling(max_tokens=1), private_to="t2")
+    with pytest.raises(ContextError):
+        await backend.fill([68], new_id(), child, private_to="t2", lazy=True)
+    assert (await backend.fill([68], child, private_to="t1", lazy=True)).context_tokens == 4
+    assert (await backend.fill([68], new_id(), parent, private_to="t2", lazy=True)).context_tokens == 3
+
+
+async def test_what_is_told_about_contexts_that_are_not_there_does_nothing(backend: Backend) -> None:
+    await backend.release("test/nowhere")
+    await backend.expect_use("test/nowhere", 3)
+    await backend.free_context("test/nowhere")

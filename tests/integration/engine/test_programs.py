@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 
@@ -13,7 +14,7 @@ from tests.integration.engine.harness import Reports, Session, programs_on
 
 from parrot_engine.backends.base import Backend, BackendError
 from parrot_engine.backends.sim import SimBackend, SimOptions
-from parrot_engine.programs import Programs
+from parrot_engine.programs.table import Programs
 from parrot_proto.common.v1 import common_pb2
 from parrot_runtime import telemetry
 from parrot_runtime.values.bus import Bus
@@ -181,7 +182,7 @@ async def test_a_prompt_beyond_the_window_fails_before_anything_is_published(
     assert failure.type == "prompt_too_long"
     assert "3,041" in failure.message
     assert await Finals(bus).read(session.names.final("y")) is None
-    assert reports.kinds() == ["started", "failed"]
+    assert reports.kinds() == ["failed"]
 
 
 async def test_a_deadline_ends_a_program_and_frees_what_it_held(
@@ -263,6 +264,17 @@ async def test_a_drain_lets_what_runs_finish(programs: Programs, reports: Report
     assert reports.kinds()[-1] == "done"
 
 
+async def test_a_drain_takes_nothing_new(programs: Programs, reports: Reports, session: Session) -> None:
+    programs.start(session.program(session.text("A"), session.output("y")))
+    draining = asyncio.create_task(programs.drain(20))
+    await asyncio.sleep(0)
+    programs.start(session.program(session.text("A"), session.output("z"), call_id="late"))
+    failure = await reports.failure("late")
+    assert (failure.type, failure.may_retry) == ("interrupted", True)
+    await draining
+    assert reports.kinds("c-1")[-1] == "done"
+
+
 async def test_a_drain_interrupts_what_takes_too_long(
     programs: Programs, reports: Reports, session: Session
 ) -> None:
@@ -281,7 +293,7 @@ async def test_an_error_of_the_backend_fails_the_call_and_not_the_engine(
     sim_backend: SimBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def refuse(*_: object) -> None:
+    async def refuse(*_: object, **__: object) -> None:
         raise BackendError("out of blocks")
 
     with monkeypatch.context() as patch:

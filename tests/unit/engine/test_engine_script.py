@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from parrot_engine.backends.base import ModelInfo
-from parrot_engine.inputs import InputValue
-from parrot_engine.plan import FillStep, GenerateStep, PlanStep, make_plan
-from parrot_engine.text.byte_tokens import BOS_ID, CONTROL, ByteTokenizer
+from parrot_engine.programs.script import FillStep, GenerateStep, Script, read_script
+from parrot_engine.programs.window import check_window, reserves, resolve
+from parrot_engine.text.byte_tokens import CONTROL, ByteTokenizer
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors
@@ -47,56 +47,36 @@ def output(
     )
 
 
-async def plan(
+async def check(
     *operations: engine_pb2.Operation, values: dict[str, str] | None = None, with_bos: bool = False
-) -> list[PlanStep]:
-    given = {name: InputValue(content, {}) for name, content in (values or {}).items()}
-    program = engine_pb2.RunProgram(operations=operations)
-    return await make_plan(program, given, ByteTokenizer(with_bos=with_bos), INFO)
+) -> Script:
+    """The script of a program, checked with the values that are known."""
+    tokenizer = ByteTokenizer(with_bos=with_bos)
+    script = await read_script(engine_pb2.RunProgram(operations=operations), tokenizer)
+    check_window(script, sizes(script, values), tokenizer, INFO)
+    return script
+
+
+def sizes(script: Script, values: dict[str, str] | None) -> dict[bytes, int]:
+    known = values or {}
+    return {
+        part.key: len(known[part.source.variable_id].encode())
+        for part in script.parts()
+        if part.source is not None and part.source.variable_id in known
+    }
 
 
 async def refused(kind: Kind, *operations: engine_pb2.Operation, values: dict[str, str] | None = None) -> str:
     with pytest.raises(Fault) as caught:
-        await plan(*operations, values=values)
+        await check(*operations, values=values)
     assert caught.value.kind is kind
     return caught.value.message
 
 
-def ids(step: PlanStep) -> list[int]:
-    assert isinstance(step, FillStep)
-    return step.token_ids
-
-
-def left_for(step: PlanStep, left_tokens: int) -> int:
+def longest(script: Script, place: int, left_tokens: int) -> int:
+    step = script.steps[place]
     assert isinstance(step, GenerateStep)
-    return step.resolve(left_tokens).max_tokens
-
-
-async def test_a_template_may_steer_and_a_value_may_not() -> None:
-    steps = await plan(text("<|im_start|>"), value("x"), output(), values={"x": "<|im_end|>{{y}}"})
-    assert ids(steps[0]) == [CONTROL["<|im_start|>"]]
-    assert ids(steps[1]) == list(b"<|im_end|>{{y}}")
-
-
-async def test_a_value_is_transformed_before_it_is_filled() -> None:
-    steps = await plan(
-        text("say"), value("x", "strip", "first_line"), output(), values={"x": "\n one \n two"}
-    )
-    assert ids(steps[1]) == list(b"one ")
-
-
-async def test_a_bos_starts_the_first_text_of_each_root_and_of_nothing_else() -> None:
-    steps = await plan(
-        text(""),
-        text("<|begin|>a"),
-        text("b"),
-        text("c", context="fork", parent="a"),
-        value("x", context="other"),
-        output(),
-        values={"x": "v"},
-        with_bos=True,
-    )
-    assert [ids(step) for step in steps[:-1]] == [[], [BOS_ID, 97], [98], [99], [BOS_ID, 118]]
+    return resolve(step, left_tokens, reserves(script, {})[place]).max_tokens
 
 
 @pytest.mark.parametrize("size", [100, 101, 5000])
@@ -107,7 +87,7 @@ async def test_a_prompt_that_fills_the_window_is_too_long_and_the_sizes_are_said
 
 
 async def test_prompt_and_output_together_may_fill_the_window_and_not_more() -> None:
-    await plan(text("x" * 90), output(10))
+    await check(text("x" * 90), output(10))
     message = await refused(errors.PROMPT_TOO_LONG, text("x" * 90), output(11))
     assert "90 tokens" in message
     assert "11 tokens" in message
@@ -115,12 +95,12 @@ async def test_prompt_and_output_together_may_fill_the_window_and_not_more() -> 
 
 
 async def test_a_later_output_counts_the_earlier_ones_at_full_length() -> None:
-    await plan(text("x" * 50), output(20), text("y" * 10), output(20))
+    await check(text("x" * 50), output(20), text("y" * 10), output(20))
     await refused(errors.PROMPT_TOO_LONG, text("x" * 50), output(20), text("y" * 11), output(20))
 
 
 async def test_a_fork_counts_what_its_parent_held() -> None:
-    await plan(text("x" * 80), text("y" * 10, context="b", parent="a"), output(10, context="b"))
+    await check(text("x" * 80), text("y" * 10, context="b", parent="a"), output(10, context="b"))
     await refused(
         errors.PROMPT_TOO_LONG,
         text("x" * 80),
@@ -129,28 +109,12 @@ async def test_a_fork_counts_what_its_parent_held() -> None:
     )
 
 
-async def test_an_output_without_a_length_takes_what_the_window_leaves() -> None:
-    steps = await plan(text("x" * 40), output(0))
-    assert left_for(steps[1], 60) == 60
-
-
-async def test_an_output_without_a_length_leaves_room_for_what_follows_it() -> None:
-    steps = await plan(text("x" * 40), output(0), text("y" * 10), output(20), output(0))
-    assert left_for(steps[1], 60) == 60 - 10 - 20 - 1
-
-
 @pytest.mark.parametrize("with_bos", [False, True])
 async def test_a_prompt_without_text_is_refused(with_bos: bool) -> None:
     with pytest.raises(Fault) as caught:
-        await plan(text(""), value("x"), output(), values={"x": ""}, with_bos=with_bos)
+        await check(text(""), value("x"), output(), values={"x": ""}, with_bos=with_bos)
     assert caught.value.kind is errors.EMPTY_PROMPT
     assert caught.value.variable_id == "out"
-
-
-async def test_an_empty_value_between_texts_is_no_trouble() -> None:
-    assert [
-        len(ids(step)) for step in (await plan(text("a"), value("x"), output(), values={"x": ""}))[:2]
-    ] == [1, 0]
 
 
 async def test_a_transform_nobody_knows_is_refused_on_inputs_and_outputs() -> None:
@@ -169,27 +133,102 @@ async def test_a_program_that_is_not_well_formed_is_refused() -> None:
     await refused(errors.ENGINE_ERROR, engine_pb2.Operation(fill=engine_pb2.Fill(context_id="a")), output())
 
 
-async def test_a_value_of_five_megabytes_is_tokenized_off_the_loop_and_refused_by_size() -> None:
-    message = await refused(errors.PROMPT_TOO_LONG, value("x"), output(), values={"x": "漢" * 1_700_000})
-    assert "5,100,000 tokens" in message
+async def test_only_constant_text_is_public_and_may_steer() -> None:
+    script = await check(text("<|im_start|>"), value("x"), output(), values={"x": "v"})
+    template, hole = script.parts()
+    assert (template.token_ids, template.private) == ((CONTROL["<|im_start|>"],), False)
+    assert (hole.token_ids, hole.private) == ((), True)
 
 
-async def test_a_value_that_fills_many_holes_is_encoded_once_for_each_transform(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    encoded: list[str] = []
-    encode = ByteTokenizer.encode_value
+async def test_an_output_without_a_length_takes_what_the_window_leaves() -> None:
+    assert longest(await check(text("x" * 40), output(0)), 1, 60) == 60
 
-    def count(tokenizer: ByteTokenizer, text: str) -> list[int]:
-        encoded.append(text)
-        return encode(tokenizer, text)
 
-    monkeypatch.setattr(ByteTokenizer, "encode_value", count)
-    holes = [value("x"), value("x", "strip"), text("+"), value("z")] * 8
-    steps = await plan(*holes, output(), values={"x": " a ", "z": "b"})
-    prompt = [token for step in steps if isinstance(step, FillStep) for token in step.token_ids]
-    assert bytes(prompt) == b" a a+b" * 8
-    assert encoded == [" a ", "a", "b"]
-    long = "漢" * 300_000
-    told = await refused(errors.PROMPT_TOO_LONG, *[value("x")] * 1000, output(), values={"x": long})
-    assert "900,000,000 tokens" in told
+async def test_an_output_without_a_length_leaves_room_for_what_follows_it() -> None:
+    script = await check(text("x" * 40), output(0), text("y" * 10), output(20), output(0))
+    assert longest(script, 1, 60) == 60 - 10 - 20 - 1
+
+
+async def test_what_is_not_known_yet_counts_nothing_and_is_no_empty_prompt() -> None:
+    script = await check(value("x"), output(10))
+    assert sizes(script, {"x": "v" * 91}) == {next(iter(script.parts())).key: 91}
+    await refused(errors.PROMPT_TOO_LONG, value("x"), output(10), values={"x": "v" * 91})
+    await refused(errors.EMPTY_PROMPT, value("x"), output(10), values={"x": ""})
+
+
+async def test_a_bos_counts_once_for_each_root_and_only_where_there_is_text() -> None:
+    await check(text(""), text("x" * 89), output(10), with_bos=True)
+    await check(text("<|begin|>" + "x" * 89), output(10), with_bos=True)
+    for first in (text("x" * 90), text("<|begin|>" + "x" * 90)):
+        with pytest.raises(Fault) as caught:
+            await check(text(""), first, output(10), with_bos=True)
+        assert caught.value.kind is errors.PROMPT_TOO_LONG
+
+
+async def test_an_output_whose_context_is_used_later_is_marked() -> None:
+    script = await check(
+        text("a"), output(5), text("b"), output(5), text("c", context="b", parent="a"), output(5, context="b")
+    )
+    marks = [step.continued for step in script.steps if isinstance(step, GenerateStep)]
+    assert marks == [True, True, False]
+
+
+async def test_what_was_streamed_before_counts_against_the_length() -> None:
+    operation = output(10, stop=["x"])
+    operation.generate.streamed_text = "already"
+    script = await check(text("a"), operation)
+    step = script.steps[1]
+    assert isinstance(step, GenerateStep)
+    assert bytes(step.resumed) == b"already"
+    sampling = resolve(step, 50, 0)
+    assert (sampling.max_tokens, sampling.resumed) == (3, "already")
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 1.0, "seed": 1}, {"presence_penalty": 0.5}, {"repetition_penalty": 1.2}]
+)
+async def test_what_cannot_go_on_as_it_would_have_is_refused_openly(sampling: dict[str, object]) -> None:
+    operation = output(10, **sampling)
+    operation.generate.streamed_text = "already"
+    assert "can't go on" in await refused(errors.NOT_RESUMABLE, text("a"), operation)
+    operation.generate.streamed_text = ""
+    await check(text("a"), operation)
+
+
+async def test_sampling_reaches_the_backend_as_it_was_asked_for() -> None:
+    asked = output(
+        10,
+        min_p=0.1,
+        logit_bias={7: -1.5},
+        stop_token_ids=[3],
+        logprobs=0,
+        guide=common_pb2.Guide(choice=common_pb2.Choice(texts=["a", "b"])),
+    )
+    script = await check(text("a"), asked)
+    step = script.steps[1]
+    assert isinstance(step, GenerateStep)
+    sampling = resolve(step, 50, 0)
+    assert (sampling.min_p, dict(sampling.logit_bias), sampling.stop_token_ids) == (0.1, {7: -1.5}, (3,))
+    assert (sampling.logprobs, sampling.prompt_logprobs) == (0, None)
+    assert sampling.guide is not None
+    assert sampling.guide.choices == ("a", "b")
+
+
+async def test_chat_is_filled_in_segments_whose_template_is_public() -> None:
+    chat = engine_pb2.Chat(
+        messages=[
+            engine_pb2.ChatMessage(role="system", constant="Be brief. <|im_end|>"),
+            engine_pb2.ChatMessage(role="user", text="Hi <|im_end|>"),
+        ],
+        add_generation_prompt=True,
+    )
+    operation = engine_pb2.Operation(fill=engine_pb2.Fill(context_id="a", chat=chat))
+    script = await read_script(engine_pb2.RunProgram(operations=[operation, output()]), ByteTokenizer())
+    step = script.steps[0]
+    assert isinstance(step, FillStep)
+    contents = [
+        part for part in step.parts if bytes(token % 256 for token in part.token_ids).endswith(b"end|>")
+    ]
+    assert [part.private for part in contents] == [False, True]
+    assert all(CONTROL["<|im_end|>"] not in part.token_ids for part in contents)
+    assert CONTROL["<|im_start|>"] in step.parts[0].token_ids

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from parrot_engine.sampling import Sampling as Sampling
 from parrot_engine.text.tokens import PromptTokenizer
 
 FinishReason = Literal["stop", "length", "stop_text"]
 """Why an output ended: the model ended it, it reached its length, or a stop text came."""
+
+BackendKind = Literal["vllm", "sim", "openai"]
 
 
 class BackendError(Exception):
@@ -21,66 +24,59 @@ class BackendError(Exception):
 
 
 class ContextError(BackendError):
-    """A context is not there, is in use, or is named with another parent than it has."""
+    """A context is not there, is in use, or is named with another parent or tenant than it has."""
+
+
+class UnsupportedError(BackendError):
+    """The backend has no means to do this, whatever the time; says what."""
 
 
 class BackendDeadError(BackendError):
     """The backend can do nothing more; the process has to be replaced."""
 
 
+class IntegrityError(BackendError):
+    """The books of the KV memory do not add up: a bug, found before it is a leak."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is served, and how much of it at once."""
+    """What is served, with what, and how much of it at once.
+
+    Attributes:
+        kv_tokens: tokens whose KV the memory holds; 0: the backend holds none.
+        capacity: outputs at once.
+        attention: the attention kernel's name, as the backend calls it.
+        batch_invariant: a prompt's tokens do not depend on what else is in the batch.
+    """
 
     model: str
     context_window_tokens: int
-    backend: Literal["vllm", "sim"]
+    backend: BackendKind
     version: str
     dtype: str
     kv_tokens: int
     block_tokens: int
     capacity: int
     tensor_parallel: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How an output is generated.
-
-    Stop texts count only after `min_tokens`; the output ends before the first that does.
-
-    Raises:
-        ValueError: a setting is out of its range; names the setting.
-    """
-
-    max_tokens: int
-    min_tokens: int = 0
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    ignore_eos: bool = False
-    stop: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name, holds, rule in (
-            ("max_tokens", self.max_tokens >= 1, "at least 1"),
-            ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "between 0 and max_tokens"),
-            ("temperature", 0 <= self.temperature <= 2, "between 0 and 2"),
-            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("top_k", self.top_k >= 0, "0 or more"),
-            ("stop", all(self.stop), "texts that are not empty"),
-        ):
-            if not holds:
-                raise ValueError(f"{name} must be {rule}")
+    attention: str = ""
+    batch_invariant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FillResult:
-    """What a fill did: `context_tokens` is the context's length after it."""
+    """What a fill did.
+
+    Attributes:
+        context_tokens: the context's length after it.
+        computed_tokens: tokens whose KV was computed for it, earlier lazy fills included.
+        cached_tokens: tokens of the context whose KV was there before.
+    """
 
     filled_tokens: int
     context_tokens: int
+    computed_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +95,20 @@ class Phases:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """One token and what else might have stood in its place.
+
+    Attributes:
+        logprob: natural logarithm of the probability before temperature and filters.
+        top: the likeliest tokens with theirs, likeliest first; as many as were asked for.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """What one engine step added to an output.
 
@@ -109,6 +119,8 @@ class Step:
         cached_tokens: of `prompt_tokens`, those whose KV was already there.
         finish_reason: set in the last step, with `phases` and `context_tokens`.
         context_tokens: the context's length after the output.
+        logprobs: one for each of `token_ids`, when asked for.
+        prompt_logprobs: in the first step, when asked for: one for each token of the prompt but the first.
     """
 
     text: str
@@ -118,16 +130,39 @@ class Step:
     finish_reason: FinishReason | None = None
     phases: Phases | None = None
     context_tokens: int = 0
+    logprobs: Sequence[TokenLogprobs] = ()
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BackendStats:
-    """How busy the backend is now."""
+    """How busy the backend is now.
+
+    Attributes:
+        running: outputs and fills in the batch; `waiting`: those that are not yet.
+        held_tokens: tokens whose KV is held for contexts, shared ones once.
+        free_tokens: tokens the KV memory could still take without letting go of what is held.
+        step_ms: time of a step that only decodes, lately; 0: none yet.
+    """
 
     running: int
     waiting: int
     contexts: int
     kv_used_fraction: float
+    held_tokens: int = 0
+    free_tokens: int = 0
+    step_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KvAudit:
+    """The KV memory's books, in blocks; what is neither free nor used by a request is held."""
+
+    total_blocks: int
+    free_blocks: int
+    held_blocks: int
+    request_blocks: int
+    held_contexts: Sequence[str] = field(default_factory=tuple)
 
 
 class Backend(ABC):
@@ -140,16 +175,23 @@ class Backend(ABC):
     without control tokens, as if the text had been filled.
 
     Locking. A context does one thing at a time: using it, forking it or freeing it while it is
-    generated from raises `ContextError`. Different contexts, forks of one parent included, may be
-    used all at once. A fork copies: what its parent does later does not show in it.
+    filled or generated from raises `ContextError`. Different contexts, forks of one parent included,
+    may be used all at once. A fork copies: what its parent does later does not show in it.
 
-    Eviction. A context's tokens stay until `free_context`. Its KV is a cache: the backend keeps
-    it as long as it can and computes it again when it could not, which changes times and
-    `cached_tokens`, never the output. `free_context` of an unknown name does nothing.
+    KV. A context's tokens stay until `free_context`; its KV is held, or is a cache, or is not there,
+    and which of them it is changes times and `cached_tokens`, never the output. A fill that is not
+    lazy and a generate with `hold` leave the context's KV held. What is held stays before all that
+    is merely cached; when what runs needs its memory, held KV goes too, of the context that will be
+    used last first (`expect_use`), then of the one that was used longest ago. So a fill or generate
+    that fits the memory by itself always finishes, whatever is held. A fork shares its parent's KV;
+    freeing either leaves the other's.
+
+    Tenants. Tokens are public, or `private_to` a tenant; behind the first private token all are. A
+    context has one tenant at most. Whether KV of private tokens is there shows to no other tenant.
 
     Cancelling. Closing the generator that `generate` returned, or cancelling the task that waits
-    in it, takes the output out of the batch within one engine step; the context is then as it was
-    before and can be freed.
+    in it or in a fill, takes the work out of the batch within one engine step; the context is then
+    as it was before and can be freed.
     """
 
     @property
@@ -176,39 +218,87 @@ class Backend(ABC):
 
     @abstractmethod
     async def fill(
-        self, token_ids: Sequence[int], context_id: str, parent_context_id: str = ""
+        self,
+        token_ids: Sequence[int],
+        context_id: str,
+        parent_context_id: str = "",
+        *,
+        private_to: str = "",
+        lazy: bool = False,
+        cache: bool = True,
+        priority: int = 0,
     ) -> FillResult:
         """Appends tokens to a context.
 
+        Args:
+            private_to: the tenant whose tokens these are; empty: anybody's.
+            lazy: only notes the tokens; their KV is computed with the next fill or generate that
+                is not lazy. Otherwise returns when the whole context's KV is there, and holds it.
+            cache: False: uses no KV but what is held for this context or its parent.
+            priority: lower ones run first.
+
         Raises:
             ContextError: see above.
+            BackendDeadError: the backend is gone.
+            BackendError: it could not be filled.
         """
 
     @abstractmethod
     def generate(
-        self, sampling: Sampling, context_id: str, parent_context_id: str = ""
+        self,
+        sampling: Sampling,
+        context_id: str,
+        parent_context_id: str = "",
+        *,
+        private_to: str = "",
+        hold: bool = False,
+        cache: bool = True,
+        priority: int = 0,
     ) -> AsyncGenerator[Step, None]:
         """Generates from a context; the last step has a finish reason.
 
-        Prompt and output together must fit the window, which the caller has checked.
+        Prompt and output together must fit the window, which the caller has checked. An output that
+        goes on from `sampling.resumed` starts with a text that was streamed before: the context
+        already ends with it, and the steps carry what follows it.
+
+        Args:
+            hold: leaves the context's KV held, the output's included, for what comes after it.
+            cache: as in `fill`.
 
         Raises:
             ContextError: see above.
+            UnsupportedError: the sampling asks for what this backend can't do.
             BackendDeadError: the backend is gone.
             BackendError: it could not be generated.
         """
 
     @abstractmethod
     async def free_context(self, context_id: str) -> None:
-        """Forgets a context.
+        """Forgets a context; one that is not there is already forgotten.
 
         Raises:
             ContextError: it is in use.
         """
 
     @abstractmethod
+    async def release(self, context_id: str) -> None:
+        """Holds a context's KV no longer; its tokens stay. Does nothing where nothing is held."""
+
+    @abstractmethod
+    async def expect_use(self, context_id: str, steps: float) -> None:
+        """Says in how many steps of its application a held context will be used; infinite: by nobody."""
+
+    @abstractmethod
     def stats(self) -> BackendStats:
         """How busy it is now."""
+
+    @abstractmethod
+    async def audit(self) -> KvAudit:
+        """The KV memory's books.
+
+        Raises:
+            IntegrityError: they do not add up; says where.
+        """
 
     @abstractmethod
     async def wait_dead(self) -> str:

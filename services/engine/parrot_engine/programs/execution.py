@@ -1,64 +1,31 @@
-"""Runs one program: reads its inputs, fills, generates, streams, and publishes the outputs' ends."""
+"""Runs one program: fills what is there, prefills what is not while it waits, generates, publishes."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
+from typing import Any, Final
 
 from opentelemetry.trace import Span
 
 from parrot_engine import spans
-from parrot_engine.backends.base import Backend, Phases, Step
-from parrot_engine.inputs import read_inputs
-from parrot_engine.plan import FillStep, GenerateStep, PlanStep, apply_transforms, make_plan
-from parrot_proto.common.v1 import common_pb2
+from parrot_engine.backends.base import Phases, Sampling, Step
+from parrot_engine.programs.inputs import Inputs
+from parrot_engine.programs.outputs import OutputStream
+from parrot_engine.programs.prompts import Prompts
+from parrot_engine.programs.rollouts import Rollouts
+from parrot_engine.programs.script import FillStep, GenerateStep, Script, read_script
+from parrot_engine.programs.tools import Tools
+from parrot_engine.programs.totals import Totals
 from parrot_proto.engine.v1 import engine_pb2
-from parrot_runtime import errors, limits
+from parrot_runtime import errors
 from parrot_runtime.errors import Fault
-from parrot_runtime.values.finals import FinalRecord, Finals
-from parrot_runtime.values.writer import DeltaWriter
 
-Report = Callable[[engine_pb2.AttachRequest], None]
-"""Takes an event for the manager; never waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What every program runs with."""
-
-    engine_id: str
-    backend: Backend
-    finals: Finals
-    writer: DeltaWriter
-    report: Report
-
-
-@dataclass(slots=True)
-class _Totals:
-    """What a program used so far.
-
-    Attributes:
-        counted: by context, how many of its tokens are in the sums already.
-    """
-
-    usage: common_pb2.Usage = field(default_factory=common_pb2.Usage)
-    timings: common_pb2.Timings = field(default_factory=common_pb2.Timings)
-    counted: dict[str, int] = field(default_factory=dict)
-
-    def add(self, step: GenerateStep, last: Step, output_tokens: int, waited_ms: float) -> None:
-        """Takes in an output's last step; a token of the prompt is counted once, cached or not."""
-        counted = self.counted.get(step.context_id, self.counted.get(step.parent_context_id, 0))
-        self.usage.prompt_tokens += max(0, last.prompt_tokens - counted)
-        self.usage.cached_tokens += max(0, last.cached_tokens - counted)
-        self.usage.output_tokens += output_tokens
-        self.counted[step.context_id] = last.context_tokens
-        phases = last.phases or Phases()
-        self.timings.queue_ms += waited_ms + phases.queue_ms
-        self.timings.prefill_ms += phases.prefill_ms
-        self.timings.decode_ms += phases.decode_ms
+EXPECTED_OUTPUT_TOKENS: Final = 512
+"""What is reserved for an output of which nobody says how long it gets; longer ones make their own room."""
 
 
 class Execution:
@@ -68,10 +35,14 @@ class Execution:
         """`arrived_ns`: when the program came, Unix time; its queueing is counted from there."""
         self._tools = tools
         self._program = program
-        self._waiting_since_ns = arrived_ns
         self._arrived_ns = arrived_ns
-        self._totals = _Totals()
+        self._ready_since_ns = arrived_ns
+        self._totals = Totals()
         self._ends: list[engine_pb2.OutputEnd] = []
+        self._claim = tools.admission.enter(program.priority, self._let_go)
+        self._letting_go: set[asyncio.Task[None]] = set()
+        self._prompts: Prompts | None = None
+        self._started = False
 
     async def run(self) -> engine_pb2.AttemptDone:
         """Returns when every output's end is on the bus, acknowledged.
@@ -81,124 +52,180 @@ class Execution:
             BackendError: the backend could not do it.
         """
         info = self._tools.backend.info
-        with spans.call_span(self._program, info, self._tools.engine_id, self._arrived_ns) as span:
-            plan = await self._plan(span)
-            try:
-                for step in plan:
-                    await self._run_step(step)
-            finally:
-                await asyncio.shield(self._free(plan))
-            spans.record_usage(span, self._totals.usage)
+        try:
+            with spans.call_span(self._program, info, self._tools.engine_id, self._arrived_ns) as span:
+                share = self._tools.features.prefix_sharing
+                script = await read_script(self._program, self._tools.backend.tokenizer, share=share)
+                await self._run_script(script, span)
+                timings = self._totals.message()
+                spans.record_usage(span, self._totals.usage, timings)
+        finally:
+            self._tools.admission.leave(self._claim)
         return engine_pb2.AttemptDone(
             ref=self._program.ref,
             usage=self._totals.usage,
-            timings=self._totals.timings,
+            timings=timings,
             outputs=self._ends,
+            provenance=self._tools.provenance(),
         )
 
-    async def _plan(self, span: Span) -> list[PlanStep]:
-        values = await read_inputs(self._tools.finals, self._program)
-        for variable_id, value in values.items():
-            spans.link_input(span, variable_id, value.trace)
-        backend = self._tools.backend
-        return await make_plan(self._program, values, backend.tokenizer, backend.info)
+    async def _run_script(self, script: Script, span: Span) -> None:
+        press = self._tools.press
+        pending = any(part.source is not None and part.source.pending for part in script.parts())
+        async with (
+            Inputs.of(self._program, press.finals, press.feeds, pending=pending) as inputs,
+            AsyncExitStack() as shared,
+        ):
+            prompts = Prompts(
+                self._tools,
+                self._program,
+                script,
+                inputs=inputs,
+                claim=self._claim,
+                spent=self._totals.spent,
+            )
+            self._prompts = prompts
+            try:
+                await prompts.look()
+                for step in script.steps:
+                    if isinstance(step, FillStep):
+                        await self._fill(prompts, step, shared)
+                    else:
+                        await self._generate(prompts, step)
+            finally:
+                spans.link_inputs(span, inputs.traces())
+                await asyncio.shield(self._free(script))
 
-    async def _run_step(self, step: PlanStep) -> None:
-        if isinstance(step, FillStep):
-            await self._tools.backend.fill(step.token_ids, step.context_id, step.parent_context_id)
-        else:
-            await self._generate(step)
+    async def _fill(self, prompts: Prompts, step: FillStep, shared: AsyncExitStack) -> None:
+        if await prompts.fill(step, shared):
+            # It waited for an input, not for the engine.
+            self._ready_since_ns = time.time_ns()
 
-    async def _free(self, plan: list[PlanStep]) -> None:
-        for context_id in {step.context_id for step in plan}:
-            await self._tools.backend.free_context(context_id)
+    async def _free(self, script: Script) -> None:
+        if self._letting_go:
+            await asyncio.wait(self._letting_go)
+        for context_id in sorted(script.context_ids()):
+            for name in (context_id, *self._forks(script, context_id)):
+                await self._tools.backend.free_context(name)
 
-    async def _generate(self, step: GenerateStep) -> None:
-        backend = self._tools.backend
-        opened = await backend.fill((), step.context_id, step.parent_context_id)
-        sampling = step.resolve(backend.info.context_window_tokens - opened.context_tokens)
-        output = _OutputStream(self._tools, self._program.ref, step.output, self._delta_subject(step))
+    def _forks(self, script: Script, context_id: str) -> list[str]:
+        return [
+            _fork_id(context_id, index)
+            for step in script.steps
+            if isinstance(step, GenerateStep) and step.context_id == context_id
+            for index in range(1, len(step.outputs))
+        ]
+
+    def _let_go(self) -> None:
+        """Its memory is needed by others: what it holds becomes a cache."""
+        if self._prompts is not None:
+            task = asyncio.create_task(self._prompts.release(), name="release-paused")
+            self._letting_go.add(task)
+            task.add_done_callback(self._letting_go.discard)
+
+    async def _generate(self, prompts: Prompts, step: GenerateStep) -> None:
+        await prompts.open(step)
+        sampling = prompts.resolve(step)
+        if step.resumed:
+            await prompts.resume(step)
+        expected = min(
+            sampling.max_tokens, self._program.expected_output_tokens or EXPECTED_OUTPUT_TOKENS
+        ) * len(step.outputs)
+        need_tokens = prompts.own_tokens(step.context_id) + expected
+        async with self._tools.admission.run(self._claim, need_tokens, len(step.outputs)):
+            self._report_started()
+            await self._run_outputs(prompts, step, sampling)
+        self._ready_since_ns = time.time_ns()
+
+    async def _run_outputs(self, prompts: Prompts, step: GenerateStep, sampling: Sampling) -> None:
+        if step.resumed and 0 < step.sampling.max_tokens <= len(step.resumed):
+            # All of it was streamed before; only its end was not said.
+            output = self._output(prompts, step, 0, sampling)
+            self._ends.append(await output.finish("length"))
+            return
+        if len(step.outputs) > 1:
+            self._totals.computed_ahead(await prompts.compute(step))
+            for index in range(1, len(step.outputs)):
+                await prompts.fork(step, _fork_id(step.context_id, index))
+        runs = [self._run_output(prompts, step, index, sampling) for index in range(len(step.outputs))]
+        self._ends += await _together(runs)
+
+    async def _run_output(
+        self, prompts: Prompts, step: GenerateStep, index: int, sampling: Sampling
+    ) -> engine_pb2.OutputEnd:
+        context_id = _fork_id(step.context_id, index)
+        if index and sampling.seed is not None:
+            sampling = replace(sampling, seed=_wrapped(sampling.seed + index))
+        output = self._output(prompts, step, index, sampling)
         asked_ns = time.time_ns()
         last: Step | None = None
-        async with aclosing(backend.generate(sampling, step.context_id)) as steps:
+        steps = self._tools.backend.generate(
+            sampling,
+            context_id,
+            private_to=self._program.tenant,
+            hold=step.continued and index == 0,
+            cache=self._tools.features.prefix_sharing,
+            priority=self._program.priority,
+        )
+        async with aclosing(steps):
             async for last in steps:
                 output.add(last)
         if last is None or last.finish_reason is None:
-            raise Fault(errors.ENGINE_ERROR, "the output broke off", variable_id=step.output.variable_id)
-        self._account(step, last, output.tokens, asked_ns)
-        self._ends.append(await output.finish(last))
-
-    def _delta_subject(self, step: GenerateStep) -> str:
-        """Where the output is streamed; an output that is transformed at its end is not."""
-        return "" if step.output.transforms else step.output.delta_subject
-
-    def _account(self, step: GenerateStep, last: Step, output_tokens: int, asked_ns: int) -> None:
-        waited_ms = (asked_ns - self._waiting_since_ns) / 1e6
-        self._totals.add(step, last, output_tokens, waited_ms)
-        spans.record_phases(
-            step.output.variable_id, self._waiting_since_ns, asked_ns, last.phases or Phases()
-        )
-        self._waiting_since_ns = time.time_ns()
-
-
-class _OutputStream:
-    """Streams one output, and keeps its text for the end."""
-
-    def __init__(
-        self, tools: Tools, ref: engine_pb2.AttemptRef, sink: engine_pb2.VariableSink, delta_subject: str
-    ) -> None:
-        self._tools = tools
-        self._ref = ref
-        self._sink = sink
-        self._delta_subject = delta_subject
-        self._pieces: list[str] = []
-        self._size_bytes = 0
-        self.tokens = 0
-
-    def add(self, step: Step) -> None:
-        """Sends what a step added.
-
-        Raises:
-            Fault: `too_large`, when the output exceeds what a value may be.
-        """
-        self.tokens += len(step.token_ids)
-        if not step.text:
-            return
-        if self._delta_subject:
-            self._send(step.text)
-        self._pieces.append(step.text)
-        self._size_bytes += len(step.text.encode())
-        if self._size_bytes > limits.VALUE_BYTES:
             raise Fault(
-                errors.TOO_LARGE,
-                f"the output exceeds {limits.VALUE_BYTES:,} bytes; lower its max_tokens",
-                variable_id=self._sink.variable_id,
+                errors.ENGINE_ERROR, "the output broke off", variable_id=step.outputs[index].variable_id
             )
+        self._account(step, index, last, len(output.token_ids), asked_ns)
+        prompts.went_on(context_id, output.token_ids, output.generated_text, last)
+        return await output.finish(last.finish_reason)
 
-    def _send(self, text: str) -> None:
-        if not self._pieces:
-            event = engine_pb2.AttemptStreaming(ref=self._ref, variable_id=self._sink.variable_id)
-            self._tools.report(engine_pb2.AttachRequest(streaming=event))
-        self._tools.writer.append(
-            self._delta_subject,
-            variable_id=self._sink.variable_id,
-            call_id=self._ref.call_id,
-            attempt=self._ref.attempt,
-            offset_bytes=self._size_bytes,
-            text=text,
+    def _output(self, prompts: Prompts, step: GenerateStep, index: int, sampling: Sampling) -> OutputStream:
+        sink = step.outputs[index]
+        rollouts = None
+        if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
+            rollouts = Rollouts(
+                ref=self._program.ref,
+                variable_id=sink.variable_id,
+                provenance=self._tools.provenance(),
+                seed=sampling.seed,
+                prompt_token_ids=prompts.token_ids(step.context_id),
+                resumed_tokens=len(step.resumed),
+            )
+        return OutputStream(self._tools.press, self._program.ref, sink, step.streamed_text, rollouts)
+
+    def _report_started(self) -> None:
+        if not self._started:
+            self._started = True
+            event = engine_pb2.AttemptStarted(ref=self._program.ref)
+            self._tools.press.report(engine_pb2.AttachRequest(started=event))
+
+    def _account(self, step: GenerateStep, index: int, last: Step, tokens: int, asked_ns: int) -> None:
+        if index:
+            # Alternatives run beside the first, from the same prompt: only their tokens are more.
+            self._totals.add_output(tokens)
+            return
+        waited_ms = (asked_ns - self._ready_since_ns) / 1e6
+        self._totals.add(step.context_id, step.parent_context_id, last, tokens, waited_ms)
+        spans.record_phases(
+            step.outputs[0].variable_id, self._ready_since_ns, asked_ns, last.phases or Phases()
         )
 
-    async def finish(self, last: Step) -> engine_pb2.OutputEnd:
-        """Publishes the value; returns once the bus has it."""
-        sink = self._sink
-        text = apply_transforms("".join(self._pieces), sink.transforms, sink.variable_id)
-        await self._tools.writer.flush()
-        record = FinalRecord(
-            variable_id=sink.variable_id, call_id=self._ref.call_id, attempt=self._ref.attempt, text=text
-        )
-        await self._tools.finals.publish(sink.final_subject, record)
-        return engine_pb2.OutputEnd(
-            variable_id=sink.variable_id,
-            size_bytes=len(text.encode()),
-            finish_reason=last.finish_reason or "",
-        )
+
+def _fork_id(context_id: str, index: int) -> str:
+    """The context of an alternative; the first is the output's own."""
+    return f"{context_id}#{index}" if index else context_id
+
+
+def _wrapped(seed: int) -> int:
+    """A seed as a signed 64-bit integer, counted on past its end."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+async def _together(runs: Sequence[Coroutine[Any, Any, engine_pb2.OutputEnd]]) -> list[engine_pb2.OutputEnd]:
+    """Runs all at once; the first that fails ends the others, and is what is raised."""
+    tasks = [asyncio.create_task(run) for run in runs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,240 +1,268 @@
-"""A program with its texts turned into tokens, and checked against the window before anything runs."""
+"""A program as steps: its shape checked, its constant text turned into tokens.
+
+A step fills parts, which are tokens or a variable still to be read, or generates an output. What a
+program lacks to be run is known from here on: the values of its variables.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from parrot_engine.backends.base import ModelInfo, Sampling
-from parrot_engine.inputs import InputValue
+from parrot_engine.text.chat import ChatFormatError, ContentPiece
 from parrot_engine.text.tokens import PromptTokenizer
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors, transforms
 from parrot_runtime.errors import Fault
+from parrot_runtime.transforms import TransformError
 
 INLINE_CHARS: Final = 16_384
 """Longer texts are tokenized off the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a fill: tokens, or the variable whose text is to be tokenized.
+
+    Attributes:
+        private: one tenant's own, and not the same for everyone.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    source: engine_pb2.VariableSource | None = None
+    private: bool = False
+
+    @property
+    def key(self) -> bytes:
+        """The same for every hole that the same text fills."""
+        return self.source.SerializeToString(deterministic=True) if self.source is not None else b""
+
+
+@dataclass(frozen=True, slots=True)
 class FillStep:
-    """Tokens to append to a context."""
+    """Parts to append to a context; `shared` when the context is every program's."""
 
     context_id: str
     parent_context_id: str
-    token_ids: list[int]
+    parts: tuple[Part, ...]
+    shared: engine_pb2.SharedFill | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateStep:
-    """An output to generate.
+    """An output to generate, or several from the same prompt.
 
     Attributes:
-        reserve_tokens: what of the window is needed for the steps after it.
+        outputs: where each is written; the first in the context itself, the others in forks of it.
+        resumed: tokens of the text that was streamed before.
+        continued: later steps use the context.
     """
 
     context_id: str
     parent_context_id: str
     sampling: common_pb2.Sampling
-    output: engine_pb2.VariableSink
-    reserve_tokens: int
-
-    def resolve(self, left_tokens: int) -> Sampling:
-        """The sampling for an output when the window has `left_tokens` left.
-
-        Raises:
-            Fault: `invalid_sampling`.
-        """
-        asked = self.sampling
-        try:
-            return Sampling(
-                max_tokens=asked.max_tokens or max(1, left_tokens - self.reserve_tokens),
-                min_tokens=asked.min_tokens,
-                temperature=asked.temperature,
-                top_p=asked.top_p or 1.0,
-                top_k=asked.top_k,
-                seed=asked.seed if asked.HasField("seed") else None,
-                ignore_eos=asked.ignore_eos,
-                stop=tuple(asked.stop),
-            )
-        except ValueError as error:
-            raise Fault(errors.INVALID_SAMPLING, str(error), variable_id=self.output.variable_id) from None
+    outputs: tuple[engine_pb2.VariableSink, ...]
+    streamed_text: str = ""
+    resumed: tuple[int, ...] = ()
+    continued: bool = False
 
 
-PlanStep = FillStep | GenerateStep
+Step = FillStep | GenerateStep
 
 
-async def make_plan(
-    program: engine_pb2.RunProgram,
-    values: Mapping[str, InputValue],
-    tokenizer: PromptTokenizer,
-    info: ModelInfo,
-) -> list[PlanStep]:
-    """The program's steps, ready to run.
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A program's steps, in order."""
+
+    steps: tuple[Step, ...]
+
+    def parts(self) -> Iterable[Part]:
+        """Every part of every fill."""
+        for step in self.steps:
+            if isinstance(step, FillStep):
+                yield from step.parts
+
+    def context_ids(self) -> set[str]:
+        """The contexts that are the program's own."""
+        shared = {step.context_id for step in self.steps if isinstance(step, FillStep) and step.shared}
+        return {step.context_id for step in self.steps} - shared
+
+
+async def read_script(
+    program: engine_pb2.RunProgram, tokenizer: PromptTokenizer, *, share: bool = True
+) -> Script:
+    """The program's steps.
+
+    Args:
+        share: False: contexts that are meant to be every program's are this program's own.
 
     Raises:
-        Fault: `prompt_too_long`, `empty_prompt`, `transform_failed`, `invalid_sampling`, or
-            `engine_error` for a program that is not well formed.
+        Fault: `transform_failed`, or `engine_error` for a program that is not well formed.
     """
-    _check_shape(program)
-    fills = await _tokenize(program, values, tokenizer)
-    _start_prompts(program, fills, tokenizer)
-    steps = _reserve(program, fills)
-    _check_window(steps, len(tokenizer.bos_ids), info)
-    return steps
+    if not share:
+        program = _unshared(program)
+    if _constant_chars(program) <= INLINE_CHARS:
+        return _Reader(program, tokenizer).script()
+    return await asyncio.to_thread(_Reader(program, tokenizer).script)
 
 
-def _check_shape(program: engine_pb2.RunProgram) -> None:
-    made: set[str] = set()
-    for operation in program.operations:
-        kind = operation.WhichOneof("kind")
-        if kind is None:
-            raise _malformed("an operation of a kind this engine does not know")
-        task = operation.fill if kind == "fill" else operation.generate
-        if task.context_id not in made and task.parent_context_id and task.parent_context_id not in made:
-            raise _malformed(f"a fork of {task.parent_context_id}, a context it did not make")
-        made.add(task.context_id)
-        if kind == "generate":
-            apply_transforms("", operation.generate.output.transforms, operation.generate.output.variable_id)
-
-
-def _malformed(what: str) -> Fault:
-    return Fault(errors.ENGINE_ERROR, f"the program has {what}; are manager and engine of one version?")
-
-
-async def _tokenize(
-    program: engine_pb2.RunProgram, values: Mapping[str, InputValue], tokenizer: PromptTokenizer
-) -> dict[int, list[int]]:
-    """The tokens of each fill, by its place in the program."""
-    fills = {
-        place: operation.fill
-        for place, operation in enumerate(program.operations)
-        if operation.WhichOneof("kind") == "fill"
-    }
-    chars = sum(len(value.text) for value in values.values())
-    chars += sum(len(fill.template_text) for fill in fills.values())
-
-    def encode_all() -> dict[int, list[int]]:
-        # A value that fills many holes is encoded once: megabytes times holes would be the end of us.
-        known: dict[bytes, list[int]] = {}
-        found: dict[int, list[int]] = {}
-        for place, fill in fills.items():
-            source = fill.variable.SerializeToString(deterministic=True)
-            tokens = known.get(source) if source else None
-            found[place] = _encode(fill, values, tokenizer) if tokens is None else tokens
-            if source:
-                known[source] = found[place]
-        return found
-
-    return encode_all() if chars <= INLINE_CHARS else await asyncio.to_thread(encode_all)
-
-
-def _encode(fill: engine_pb2.Fill, values: Mapping[str, InputValue], tokenizer: PromptTokenizer) -> list[int]:
-    kind = fill.WhichOneof("content")
-    if kind == "template_text":
-        return tokenizer.encode_template(fill.template_text)
-    if kind == "tokens":
-        return list(fill.tokens.ids)
-    if kind == "variable":
-        return tokenizer.encode_value(_transformed(fill.variable, values))
-    raise _malformed("a fill of a kind this engine does not know")
-
-
-def _transformed(source: engine_pb2.VariableSource, values: Mapping[str, InputValue]) -> str:
-    return apply_transforms(values[source.variable_id].text, source.transforms, source.variable_id)
-
-
-def apply_transforms(text: str, names: Iterable[str], variable_id: str) -> str:
+def apply_transforms(text: str, names: Sequence[str], variable_id: str) -> str:
     """`text` transformed.
 
     Raises:
-        Fault: `transform_failed`, when this engine does not know one.
+        Fault: `transform_failed`.
     """
     try:
         return transforms.apply(text, names)
-    except KeyError as error:
-        raise Fault(
-            errors.TRANSFORM_FAILED,
-            f"there is no transform {error.args[0]!r}; there are {', '.join(sorted(transforms.TRANSFORMS))}",
-            variable_id=variable_id,
-        ) from None
+    except TransformError as error:
+        raise Fault(errors.TRANSFORM_FAILED, str(error), variable_id=variable_id) from None
 
 
-def _start_prompts(
-    program: engine_pb2.RunProgram, fills: dict[int, list[int]], tokenizer: PromptTokenizer
-) -> None:
-    """Puts the beginning-of-sequence token before the first token of each root context."""
-    begun: set[str] = set()
-    for place, operation in enumerate(program.operations):
-        fill = operation.fill
-        if place not in fills:
-            continue
-        if fill.context_id not in begun and fill.parent_context_id not in begun and fills[place]:
-            fills[place] = tokenizer.start_prompt(fills[place])
-        if fills[place] or fill.parent_context_id in begun:
-            begun.add(fill.context_id)
+async def transformed(text: str, names: Sequence[str], variable_id: str) -> str:
+    """As `apply_transforms`, off the event loop if that may take long."""
+    if not names or len(text) <= INLINE_CHARS:
+        return apply_transforms(text, names, variable_id)
+    return await asyncio.to_thread(apply_transforms, text, names, variable_id)
 
 
-def _reserve(program: engine_pb2.RunProgram, fills: dict[int, list[int]]) -> list[PlanStep]:
-    """The steps, each output with what its context and the forks of it still need later."""
-    needed: dict[str, int] = {}
-    steps: list[PlanStep] = []
-    for place, operation in reversed(list(enumerate(program.operations))):
-        step: PlanStep
-        if place in fills:
-            fill = operation.fill
-            step = FillStep(fill.context_id, fill.parent_context_id, fills[place])
-            own = len(step.token_ids)
+def malformed(what: str) -> Fault:
+    """The fault of a program that no manager of this version sends."""
+    return Fault(errors.ENGINE_ERROR, f"the program has {what}; are manager and engine of one version?")
+
+
+def _unshared(program: engine_pb2.RunProgram) -> engine_pb2.RunProgram:
+    """The program with its shared contexts under names of its own."""
+    found = engine_pb2.RunProgram()
+    found.CopyFrom(program)
+    ref = program.ref
+    names: dict[str, str] = {}
+    for operation in found.operations:
+        if operation.fill.HasField("shared"):
+            shared_id = operation.fill.context_id
+            names[shared_id] = f"{ref.session_id}/{ref.call_id}/{ref.attempt}/{shared_id}"
+            operation.fill.ClearField("shared")
+        task = operation.fill if operation.WhichOneof("kind") == "fill" else operation.generate
+        task.context_id = names.get(task.context_id, task.context_id)
+        task.parent_context_id = names.get(task.parent_context_id, task.parent_context_id)
+    return found
+
+
+def _constant_chars(program: engine_pb2.RunProgram) -> int:
+    chars = 0
+    for operation in program.operations:
+        chars += len(operation.fill.template_text) + len(operation.generate.streamed_text)
+        chars += sum(len(message.constant) + len(message.text) for message in operation.fill.chat.messages)
+    return chars
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Turns operations into steps; see `read_script`."""
+
+    program: engine_pb2.RunProgram
+    tokenizer: PromptTokenizer
+    made: set[str] = field(default_factory=set)
+
+    def script(self) -> Script:
+        steps = [self._step(operation) for operation in self.program.operations]
+        return Script(_continued(steps))
+
+    def _step(self, operation: engine_pb2.Operation) -> Step:
+        kind = operation.WhichOneof("kind")
+        if kind is None:
+            raise malformed("an operation of a kind this engine does not know")
+        task = operation.fill if kind == "fill" else operation.generate
+        if task.context_id not in self.made and task.parent_context_id not in ("", *self.made):
+            raise malformed(f"a fork of {task.parent_context_id}, a context it did not make")
+        self.made.add(task.context_id)
+        return self._fill(operation.fill) if kind == "fill" else self._generate(operation.generate)
+
+    def _fill(self, fill: engine_pb2.Fill) -> FillStep:
+        return FillStep(
+            fill.context_id,
+            fill.parent_context_id,
+            tuple(self._parts(fill)),
+            fill.shared if fill.HasField("shared") else None,
+        )
+
+    def _parts(self, fill: engine_pb2.Fill) -> Iterable[Part]:
+        kind = fill.WhichOneof("content")
+        if kind == "template_text":
+            yield Part(tuple(self.tokenizer.encode_template(fill.template_text)))
+        elif kind == "tokens":
+            yield Part(tuple(fill.tokens.ids), private=True)
+        elif kind == "variable":
+            yield self._variable(fill.variable)
+        elif kind == "chat":
+            yield from self._chat(fill.chat)
         else:
-            task = operation.generate
-            later = needed.get(task.context_id, 0)
-            step = GenerateStep(task.context_id, task.parent_context_id, task.sampling, task.output, later)
-            own = task.sampling.max_tokens or 1
-        total = needed[step.context_id] = needed.get(step.context_id, 0) + own
-        if step.parent_context_id:
-            needed[step.parent_context_id] = max(needed.get(step.parent_context_id, 0), total)
-        steps.append(step)
-    return steps[::-1]
+            raise malformed("a fill of a kind this engine does not know")
+
+    def _variable(self, source: engine_pb2.VariableSource) -> Part:
+        _check_transforms(source.transforms, source.variable_id)
+        return Part(source=source, private=True)
+
+    def _chat(self, chat: engine_pb2.Chat) -> Iterable[Part]:
+        chat_format = self.tokenizer.chat_format
+        if chat_format is None:
+            raise Fault(errors.ENGINE_ERROR, "the model has no chat format; send a template")
+        roles = [message.role for message in chat.messages]
+        try:
+            pieces = chat_format.segments(roles, add_generation_prompt=chat.add_generation_prompt)
+        except ChatFormatError as error:
+            raise Fault(errors.INVALID_REQUEST, f"the model's chat format refuses this: {error}") from None
+        for piece in pieces:
+            if isinstance(piece, ContentPiece):
+                yield self._content(chat.messages[piece.index], strip=piece.strip)
+            else:
+                yield Part(tuple(self.tokenizer.encode_template(piece.text)))
+
+    def _content(self, message: engine_pb2.ChatMessage, *, strip: bool) -> Part:
+        kind = message.WhichOneof("content")
+        if kind == "variable":
+            source = engine_pb2.VariableSource()
+            source.CopyFrom(message.variable)
+            if strip:
+                source.transforms.append("strip")
+            return self._variable(source)
+        text = message.constant if kind == "constant" else message.text
+        token_ids = self.tokenizer.encode_value(text.strip() if strip else text)
+        return Part(tuple(token_ids), private=kind != "constant")
+
+    def _generate(self, task: engine_pb2.Generate) -> GenerateStep:
+        outputs = (task.output, *task.alternatives)
+        for output in outputs:
+            _check_transforms(output.transforms, output.variable_id)
+        if task.streamed_text and len(outputs) > 1:
+            raise Fault(errors.NOT_RESUMABLE, "one of several alternatives can't go on by itself")
+        return GenerateStep(
+            task.context_id,
+            task.parent_context_id,
+            task.sampling,
+            outputs,
+            task.streamed_text,
+            tuple(self.tokenizer.encode_value(task.streamed_text)) if task.streamed_text else (),
+        )
 
 
-def _check_window(steps: list[PlanStep], bos_tokens: int, info: ModelInfo) -> None:
-    """Refuses what can't fit, counting every earlier output at its full length."""
-    length: dict[str, int] = {}
-    for step in steps:
-        at = length.get(step.context_id, length.get(step.parent_context_id, 0))
-        if isinstance(step, FillStep):
-            at += len(step.token_ids)
+def _check_transforms(names: Sequence[str], variable_id: str) -> None:
+    try:
+        transforms.parse_transforms(names)
+    except TransformError as error:
+        raise Fault(errors.TRANSFORM_FAILED, str(error), variable_id=variable_id) from None
+
+
+def _continued(steps: list[Step]) -> tuple[Step, ...]:
+    """The steps, each output told whether its context is used after it."""
+    used: set[str] = set()
+    marked: list[Step] = []
+    for step in reversed(steps):
+        if isinstance(step, GenerateStep):
+            marked.append(replace(step, continued=step.context_id in used))
         else:
-            _check_fits(step, at, bos_tokens, info)
-            at += step.sampling.max_tokens or 1
-        length[step.context_id] = at
-
-
-def _check_fits(step: GenerateStep, prompt_tokens: int, bos_tokens: int, info: ModelInfo) -> None:
-    window = info.context_window_tokens
-    variable_id = step.output.variable_id
-    if prompt_tokens <= bos_tokens:
-        raise Fault(
-            errors.EMPTY_PROMPT,
-            "the prompt before this output has no text; put some before it",
-            variable_id=variable_id,
-        )
-    if prompt_tokens >= window:
-        raise Fault(
-            errors.PROMPT_TOO_LONG,
-            f"the prompt is {prompt_tokens:,} tokens; the window of {info.model} is {window:,} tokens, "
-            "output included; shorten the prompt",
-            variable_id=variable_id,
-        )
-    asked = step.sampling.max_tokens
-    if prompt_tokens + asked > window:
-        raise Fault(
-            errors.PROMPT_TOO_LONG,
-            f"the prompt of {prompt_tokens:,} tokens and an output of up to {asked:,} tokens exceed the "
-            f"window of {info.model}, {window:,} tokens; shorten the prompt or lower max_tokens",
-            variable_id=variable_id,
-        )
-    step.resolve(window - prompt_tokens)
+            marked.append(step)
+        used |= {step.context_id, step.parent_context_id}
+    return tuple(reversed(marked))

@@ -1,4 +1,4 @@
-"""The programs this engine runs: as many at once as it has capacity for, each reported to its end.
+"""The programs of this engine: taken up on arrival, run as admission lets them, reported to their end.
 
 What befalls a program is its own: it is reported as failed, its contexts are freed, and the others
 go on. Only the backend's death ends them all, unreported: the process ends then, and the manager
@@ -16,7 +16,8 @@ from typing import Final
 import structlog
 
 from parrot_engine.backends.base import BackendDeadError, BackendError
-from parrot_engine.execution import Execution, Tools
+from parrot_engine.programs.execution import Execution
+from parrot_engine.programs.tools import Tools
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
@@ -44,29 +45,41 @@ class Programs:
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
-        self._slots = asyncio.Semaphore(tools.backend.info.capacity)
-        self._started = 0
         self._programs: dict[Key, _Running] = {}
+        self._draining = False
 
     @property
     def running(self) -> int:
-        """Programs that have a slot."""
-        return self._started
+        """Programs that generate, or have the place to."""
+        return self._tools.admission.running
 
     @property
     def waiting(self) -> int:
-        """Programs that wait for one."""
-        return len(self._programs) - self._started
+        """Programs that could run and have no place yet."""
+        return self._tools.admission.waiting
+
+    @property
+    def paused(self) -> int:
+        """Programs that wait for an input."""
+        return len(self._programs) - self.running - self.waiting
 
     def attempts(self) -> list[engine_pb2.AttemptRef]:
         """Every attempt that has not ended."""
         return [_ref(key) for key in self._programs]
+
+    def _report(self, event: engine_pb2.AttachRequest) -> None:
+        self._tools.meters.count(event)
+        self._tools.press.report(event)
 
     def start(self, program: engine_pb2.RunProgram) -> None:
         """Takes a program up; one that is here already goes on as it is."""
         key = key_of(program.ref)
         if key in self._programs:
             log.warning("program sent twice", **_names(program.ref))
+            return
+        if self._draining:
+            fault = Fault(errors.INTERRUPTED, "the engine is being stopped and takes nothing new")
+            self._report(_failed(program.ref, fault))
             return
         task = asyncio.create_task(self._outcome(program, time.time_ns()), name=f"program-{key[0]}/{key[1]}")
         self._programs[key] = _Running(task)
@@ -78,10 +91,14 @@ class Programs:
         if key_of(ref) in self._programs:
             self._stop(key_of(ref), Fault(errors.CANCELLED, reason or "it was cancelled"))
         else:
-            self._tools.report(_cancelled(ref))
+            self._report(_cancelled(ref))
 
     async def drain(self, grace_s: float) -> None:
-        """Returns when every program has ended; those that take longer than `grace_s` are interrupted."""
+        """Returns when every program has ended; those that take longer than `grace_s` are interrupted.
+
+        What is sent from now on is refused.
+        """
+        self._draining = True
         tasks = [running.task for running in self._programs.values()]
         if not tasks:
             return
@@ -112,11 +129,11 @@ class Programs:
         ref = _ref(key)
         if not task.cancelled():
             if (error := task.exception()) is None:
-                self._tools.report(task.result())
+                self._report(task.result())
             else:
                 log.error("program lost with its backend", error=str(error), **_names(ref))
         elif (fault := running.stopped_by) is not None:
-            self._tools.report(_cancelled(ref) if fault.kind is errors.CANCELLED else _failed(ref, fault))
+            self._report(_cancelled(ref) if fault.kind is errors.CANCELLED else _failed(ref, fault))
 
     async def _outcome(self, program: engine_pb2.RunProgram, arrived_ns: int) -> engine_pb2.AttachRequest:
         try:
@@ -135,7 +152,7 @@ class Programs:
             )
 
     async def _in_time(self, program: engine_pb2.RunProgram, arrived_ns: int) -> engine_pb2.AttemptDone:
-        """Waits for a slot and runs the program, both within its deadline.
+        """Runs the program within its deadline.
 
         Raises:
             Fault: `deadline_exceeded`, or what the program failed with.
@@ -144,24 +161,13 @@ class Programs:
         left_s = program.deadline_unix_ms / 1000 - time.time() if program.deadline_unix_ms else None
         try:
             async with asyncio.timeout(left_s) as deadline:
-                return await self._in_slot(program, arrived_ns)
+                return await Execution(self._tools, program, arrived_ns).run()
         except TimeoutError:
             if not deadline.expired():
                 raise
             raise Fault(
                 errors.DEADLINE_EXCEEDED, "its deadline passed on the engine; allow more time or ask for less"
             ) from None
-
-    async def _in_slot(self, program: engine_pb2.RunProgram, arrived_ns: int) -> engine_pb2.AttemptDone:
-        async with self._slots:
-            self._started += 1
-            try:
-                self._tools.report(
-                    engine_pb2.AttachRequest(started=engine_pb2.AttemptStarted(ref=program.ref))
-                )
-                return await Execution(self._tools, program, arrived_ns).run()
-            finally:
-                self._started -= 1
 
     def _check(self, program: engine_pb2.RunProgram) -> None:
         served = self._tools.backend.info.model

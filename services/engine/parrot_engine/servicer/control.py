@@ -14,8 +14,10 @@ import structlog
 from grpc import aio
 
 from parrot_engine.backends.base import Backend
-from parrot_engine.programs import Programs
+from parrot_engine.programs.table import Programs
+from parrot_engine.programs.tools import parrot_version
 from parrot_engine.servicer.outbox import Outbox
+from parrot_engine.shared import SharedContexts
 from parrot_proto.engine.v1 import engine_pb2, engine_pb2_grpc
 from parrot_runtime import errors, rpc
 from parrot_runtime.errors import Fault
@@ -33,12 +35,19 @@ class ControlStream:
     """Keeps the engine attached until it has drained."""
 
     def __init__(
-        self, channel: aio.Channel, engine_id: str, backend: Backend, programs: Programs, outbox: Outbox
+        self,
+        channel: aio.Channel,
+        engine_id: str,
+        backend: Backend,
+        programs: Programs,
+        shared: SharedContexts,
+        outbox: Outbox,
     ) -> None:
         self._stub = engine_pb2_grpc.EngineControlServiceStub(channel)
         self._engine_id = engine_id
         self._backend = backend
         self._programs = programs
+        self._shared = shared
         self._outbox = outbox
         self._retry_s = SHORTEST_RETRY_S
 
@@ -103,6 +112,7 @@ class ControlStream:
     async def _beat(self, stream: _Stream, interval_s: float) -> None:
         while not self._outbox.drained:
             await asyncio.sleep(interval_s)
+            await self._shared.refresh()
             await stream.write(engine_pb2.AttachRequest(heartbeat=self._heartbeat()))
 
     async def _take(self, stream: _Stream) -> None:
@@ -112,6 +122,10 @@ class ControlStream:
                 self._programs.start(command.run)
             elif kind == "cancel":
                 self._programs.cancel(command.cancel.ref, command.cancel.reason)
+            elif kind == "free":
+                await self._shared.free(command.free.context_ids)
+            elif kind == "uses":
+                await self._shared.expect(command.uses.uses)
             else:
                 log.warning("command not known", kind=kind)
 
@@ -129,13 +143,22 @@ class ControlStream:
             block_tokens=info.block_tokens,
             tensor_parallel=info.tensor_parallel,
             attempts=[*self._programs.attempts(), *self._outbox.unsent_ends()],
+            contexts=self._shared.messages(),
+            attention=info.attention,
+            batch_invariant=info.batch_invariant,
+            parrot_version=parrot_version(),
         )
 
     def _heartbeat(self) -> engine_pb2.Heartbeat:
+        stats = self._backend.stats()
         return engine_pb2.Heartbeat(
             running=self._programs.running,
             waiting=self._programs.waiting,
-            kv_used_fraction=self._backend.stats().kv_used_fraction,
+            paused=self._programs.paused,
+            kv_used_fraction=stats.kv_used_fraction,
+            held_tokens=stats.held_tokens,
+            free_tokens=stats.free_tokens,
+            step_ms=stats.step_ms,
         )
 
 

@@ -1,69 +1,49 @@
-"""The real backend: vLLM 0.32, on CPU or GPU.
-
-A fill records tokens; a generate sends the whole context as its prompt, and vLLM's prefix cache
-finds the KV that is there. vLLM is imported when the backend starts, never before: it takes
-seconds and gigabytes.
-"""
+"""`VllmBackend`: contexts in this process, their KV in vLLM's."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import multiprocessing
-import os
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import structlog
 
 from parrot_engine.backends.base import (
     Backend,
-    BackendDeadError,
     BackendError,
     BackendStats,
     FillResult,
-    FinishReason,
+    IntegrityError,
+    KvAudit,
     ModelInfo,
-    Phases,
     Sampling,
     Step,
 )
-from parrot_engine.backends.contexts import ContextTable, output_tokens
-from parrot_engine.models import ModelError, ModelFolder, find_model
+from parrot_engine.backends.contexts import Context, ContextTable, output_tokens
+from parrot_engine.backends.vllm.arguments import sequences
+from parrot_engine.backends.vllm.link import DEATH_POLL_S, VllmLink
+from parrot_engine.backends.vllm.options import VllmOptions
+from parrot_engine.backends.vllm.parameters import check_guide, fill_params, output_params, step_of
+from parrot_engine.backends.vllm.wire import Books, Errand
+from parrot_engine.models import ModelError, find_model
 from parrot_engine.text.tokens import ModelTokenizer, TokenizerError
 
-DEATH_POLL_S: Final = 0.2
-CPU_BLOCK_TOKENS: Final = 32
-"""vLLM's attention on CPU takes multiples of 32; the smallest shares prefixes best."""
-CPU_WORKER: Final = "parrot_engine.backends.vllm_cpu_worker.MendedCPUWorker"
+KEEP_ALIVE_S: Final = 60.0
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class VllmOptions:
-    """What to serve, and with how much.
+@dataclass(slots=True)
+class _Kv:
+    """What is known here of a context's KV; the other process may know better."""
 
-    Attributes:
-        context_window_tokens: 0: what the model has.
-        kv_cache_bytes: memory for KV; must hold one whole window.
-        step_tokens: tokens one engine step works on at most, prefill and decode together.
-        threads: of the model's arithmetic; 0: one a core this process may use.
-    """
-
-    model: str
-    cache_dir: Path
-    model_name: str = ""
-    dtype: str = "bfloat16"
-    capacity: int = 16
-    context_window_tokens: int = 0
-    kv_cache_bytes: int = 1 << 30
-    step_tokens: int = 512
-    threads: int = 0
+    held_tokens: int = 0
+    steps: float = 0.0
 
 
 class VllmBackend(Backend):
@@ -71,20 +51,19 @@ class VllmBackend(Backend):
 
     def __init__(self, options: VllmOptions) -> None:
         self._options = options
+        self._client = uuid4().hex
         self._contexts = ContextTable()
-        self._request_ids = itertools.count()
-        self._in_flight: dict[str, int] = {}
-        """Requests, and the tokens whose KV each holds."""
-        self._llm: Any = None
-        self._info: ModelInfo | None = None
+        self._kv: dict[str, _Kv] = {}
+        self._in_flight = 0
+        self._books = Books()
+        self._link: VllmLink | None = None
         self._tokenizer: ModelTokenizer | None = None
+        self._keeping_alive: asyncio.Task[None] | None = None
         self._stopped = False
 
     @property
     def info(self) -> ModelInfo:
-        if self._info is None:
-            raise BackendError("vLLM was not started")
-        return self._info
+        return self._running.info
 
     @property
     def tokenizer(self) -> ModelTokenizer:
@@ -95,7 +74,7 @@ class VllmBackend(Backend):
     async def start(self) -> None:
         loading = asyncio.create_task(asyncio.to_thread(self._load), name="vllm-load")
         try:
-            await asyncio.shield(loading)
+            self._link = await asyncio.shield(loading)
         except asyncio.CancelledError:
             # A thread can't be cancelled; without its engine process it gives up.
             self._stopped = True
@@ -104,215 +83,210 @@ class VllmBackend(Backend):
                     process.terminate()
                 await asyncio.wait((loading,), timeout=DEATH_POLL_S)
             raise
+        self._keeping_alive = asyncio.create_task(self._keep_alive(), name="vllm-keep-alive")
 
     async def stop(self) -> None:
         self._stopped = True
-        if self._llm is not None:
-            llm, self._llm = self._llm, None
-            await asyncio.to_thread(llm.shutdown)
+        if self._keeping_alive is not None:
+            self._keeping_alive.cancel()
+            await asyncio.gather(self._keeping_alive, return_exceptions=True)
+        if self._link is not None:
+            link, self._link = self._link, None
+            await link.close()
 
     async def wait_dead(self) -> str:
-        while self._stopped or not self._llm.errored:  # noqa: ASYNC110  (vLLM has no event for it)
+        while self._stopped or not self._running.dead:  # noqa: ASYNC110  (vLLM has no event for it)
             await asyncio.sleep(DEATH_POLL_S)
         return "vLLM's engine process ended unexpectedly; its output above says why"
 
     async def fill(
-        self, token_ids: Sequence[int], context_id: str, parent_context_id: str = ""
+        self,
+        token_ids: Sequence[int],
+        context_id: str,
+        parent_context_id: str = "",
+        *,
+        private_to: str = "",
+        lazy: bool = False,
+        cache: bool = True,
+        priority: int = 0,
     ) -> FillResult:
-        with self._contexts.use(context_id, parent_context_id) as tokens:
-            tokens.extend(token_ids)
-            return FillResult(len(token_ids), len(tokens))
+        with self._contexts.use(context_id, parent_context_id, private_to) as context:
+            context.append(token_ids, private_to)
+            result = FillResult(len(token_ids), len(context.tokens))
+            if lazy or not context.tokens:
+                return result
+            if self._known(context_id).held_tokens == len(context.tokens):
+                return replace(result, cached_tokens=len(context.tokens))
+            return await self._compute(context, result, cache, priority)
 
     async def generate(
-        self, sampling: Sampling, context_id: str, parent_context_id: str = ""
+        self,
+        sampling: Sampling,
+        context_id: str,
+        parent_context_id: str = "",
+        *,
+        private_to: str = "",
+        hold: bool = False,
+        cache: bool = True,
+        priority: int = 0,
     ) -> AsyncGenerator[Step, None]:
-        with self._contexts.use(context_id, parent_context_id) as tokens:
+        with self._contexts.use(context_id, parent_context_id, private_to) as context:
+            resumed = self.tokenizer.encode_value(sampling.resumed) if sampling.guide else []
+            errand = self._errand(context, private_to, hold=hold, cache=cache, resumed=resumed)
+            params = output_params(sampling, errand)
+            await check_guide(params, sampling)
             generated: list[int] = []
-            pieces: list[str] = []
+            text = ""
             last: Step | None = None
-            async with aclosing(self._steps(sampling, list(tokens))) as steps:
+            async with aclosing(self._steps(sampling, params, context, priority)) as steps:
                 async for step in steps:
                     generated += step.token_ids
-                    pieces.append(step.text)
+                    text += step.text
                     if step.finish_reason is None:
                         yield step
                     else:
                         last = step
             if last is None or last.finish_reason is None:
                 raise BackendError("vLLM ended the output without a reason")
-            tokens.extend(output_tokens(self.tokenizer, generated, "".join(pieces), last.finish_reason))
-        yield replace(last, context_tokens=len(tokens))
+            context.append(output_tokens(self.tokenizer, generated, text, last.finish_reason), private_to)
+            if hold:
+                await self._held_output(context, last, cache, priority)
+        yield replace(last, context_tokens=len(context.tokens))
 
     async def free_context(self, context_id: str) -> None:
-        self._contexts.free(context_id)
+        context = self._contexts.free(context_id)
+        self._kv.pop(context_id, None)
+        if context is not None and context.held:
+            self._let_go(context_id)
+
+    async def release(self, context_id: str) -> None:
+        context = self._contexts.get(context_id)
+        if context is not None and context.held:
+            context.held = False
+            self._known(context_id).held_tokens = 0
+            self._let_go(context_id)
+
+    async def expect_use(self, context_id: str, steps: float) -> None:
+        if context_id in self._contexts:
+            self._known(context_id).steps = steps
+            self._running.send("parrot_expect_use", {context_id: steps})
 
     def stats(self) -> BackendStats:
-        in_flight = len(self._in_flight)
-        running = min(in_flight, self._options.capacity)
+        books, running = self._books, min(self._in_flight, sequences(self._options))
         return BackendStats(
             running=running,
-            waiting=in_flight - running,
+            waiting=self._in_flight - running,
             contexts=len(self._contexts),
-            kv_used_fraction=min(1.0, sum(self._in_flight.values()) / max(1, self.info.kv_tokens)),
+            kv_used_fraction=1 - books.free_blocks / max(1, books.total_blocks),
+            held_tokens=books.held_tokens,
+            free_tokens=books.free_blocks * self.info.block_tokens,
+            step_ms=books.step_ms,
         )
 
-    async def _steps(self, sampling: Sampling, prompt: list[int]) -> AsyncGenerator[Step, None]:
-        """vLLM's outputs as steps. Closing it aborts the request."""
-        from vllm import TokensPrompt
-        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+    async def audit(self) -> KvAudit:
+        await self._running.settle()
+        answer = await self._running.call("parrot_audit")
+        if faults := answer.pop("faults"):
+            raise IntegrityError("the KV memory's books do not add up: " + "; ".join(faults))
+        return KvAudit(**answer)
 
-        asked_at = time.monotonic()
-        request_id = f"parrot-{next(self._request_ids)}"
-        self._in_flight[request_id] = len(prompt)
-        try:
-            outputs = self._llm.generate(
-                TokensPrompt(prompt_token_ids=prompt), _sampling_params(sampling), request_id
+    @property
+    def _running(self) -> VllmLink:
+        if self._link is None:
+            raise BackendError("vLLM is not running")
+        return self._link
+
+    async def _compute(self, context: Context, result: FillResult, cache: bool, priority: int) -> FillResult:
+        """Computes a context's KV as far as it is not there, and holds it."""
+        errand = self._errand(context, hold=True, fill=True, cache=cache)
+        tokens = self._fillable(context)
+        cached = 0
+        async with aclosing(self._outputs(tokens, fill_params(errand), priority)) as outputs:
+            async for output in outputs:
+                cached = output.num_cached_tokens or 0
+        self._known(context.context_id).held_tokens = len(context.tokens)
+        return replace(result, computed_tokens=len(tokens) - cached, cached_tokens=cached)
+
+    def _fillable(self, context: Context) -> Sequence[int]:
+        """What of a context vLLM can take as a prompt: it wants room for one token more."""
+        window = self.info.context_window_tokens
+        if len(context.tokens) > window:
+            raise BackendError(
+                f"context {context.context_id} has {len(context.tokens)} tokens; the window is {window}"
             )
-            async with aclosing(outputs):
-                async for output in outputs:
-                    step = _step(output, len(prompt), asked_at)
-                    self._in_flight[request_id] += len(step.token_ids)
-                    yield step
-        except EngineDeadError as error:
-            raise BackendDeadError("vLLM's engine process is gone") from error
-        except (EngineGenerateError, ValueError) as error:
-            raise BackendError(f"vLLM could not generate: {error}") from error
-        finally:
-            del self._in_flight[request_id]
+        return context.tokens[: window - 1]
 
-    def _load(self) -> None:
+    async def _held_output(self, context: Context, last: Step, cache: bool, priority: int) -> None:
+        """Makes sure that what an output left is held."""
+        if last.finish_reason == "stop_text":
+            # vLLM finds stop texts on this side and aborts the request: nothing was held.
+            await self._compute(context, FillResult(0, len(context.tokens)), cache, priority)
+        else:
+            self._known(context.context_id).held_tokens = len(context.tokens) - 1
+
+    def _errand(self, context: Context, private_to: str = "", **what: Any) -> Errand:
+        context.held = context.held or bool(what.get("hold"))
+        return Errand(
+            context.context_id,
+            context.kv_parent_id,
+            tenant=context.tenant or private_to,
+            public_tokens=context.public_tokens,
+            steps=self._known(context.context_id).steps,
+            client=self._client,
+            **what,
+        )
+
+    async def _steps(
+        self, sampling: Sampling, params: Any, context: Context, priority: int
+    ) -> AsyncGenerator[Step, None]:
+        asked_at = time.monotonic()
+        prompt = tuple(context.tokens)
+        async with aclosing(self._outputs(prompt, params, priority)) as outputs:
+            async for output in outputs:
+                yield step_of(output, prompt, sampling, asked_at)
+
+    async def _outputs(self, prompt: Sequence[int], params: Any, priority: int) -> AsyncGenerator[Any, None]:
+        with self._counted():
+            async with aclosing(self._running.outputs(prompt, params, priority)) as outputs:
+                async for output in outputs:
+                    yield output
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._in_flight += 1
         try:
-            folder = find_model(self._options.model, self._options.cache_dir, _say)
+            yield
+        finally:
+            self._in_flight -= 1
+
+    def _known(self, context_id: str) -> _Kv:
+        return self._kv.setdefault(context_id, _Kv())
+
+    def _let_go(self, context_id: str) -> None:
+        self._running.send("parrot_free_contexts", [context_id], then=self._note_answer)
+
+    def _note_answer(self, answer: Any) -> None:
+        books = Books.of(answer)
+        if books is not None:
+            self._note(books)
+
+    def _note(self, books: Books) -> None:
+        if books.fault and not self._books.fault:
+            log.error("the KV memory's books do not add up", fault=books.fault)
+        self._books = books
+        for context_id in books.dropped:
+            if context_id in self._kv:
+                self._kv[context_id].held_tokens = 0
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_ALIVE_S)
+            self._running.send("parrot_keep_alive", self._client)
+
+    def _load(self) -> VllmLink:
+        try:
+            folder = find_model(self._options.model, self._options.cache_dir, log.info)
             self._tokenizer = ModelTokenizer.load(folder.path)
         except (ModelError, TokenizerError) as error:
             raise BackendError(str(error)) from error
-        os.environ.update(_environment(self._options))
-        _say(f"loading vLLM and {folder.path.name}")
-        start = time.monotonic()
-        try:
-            self._start_vllm(folder)
-        except Exception as error:
-            raise BackendError(f"vLLM can't load {folder.path}: {error}") from error
-        log.info("vLLM loaded", seconds=round(time.monotonic() - start, 1))
-
-    def _start_vllm(self, folder: ModelFolder) -> None:
-        import vllm
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        arguments = AsyncEngineArgs(**_engine_arguments(self._options, folder))
-        config = arguments.create_engine_config()
-        if self._stopped:
-            raise BackendError("stopped while loading")
-        self._llm = AsyncLLM.from_vllm_config(config, disable_log_stats=False, stat_loggers=[])
-        cache = config.cache_config
-        self._info = ModelInfo(
-            model=self._options.model_name or folder.name,
-            context_window_tokens=config.model_config.max_model_len,
-            backend="vllm",
-            version=vllm.__version__,
-            dtype=str(config.model_config.dtype).removeprefix("torch."),
-            kv_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
-            block_tokens=cache.block_size,
-            capacity=self._options.capacity,
-            tensor_parallel=config.parallel_config.tensor_parallel_size,
-        )
-
-
-def _say(line: str) -> None:
-    log.info(line)
-
-
-def _environment(options: VllmOptions) -> Mapping[str, str]:
-    """What vLLM and what it stands on read from the environment, at import."""
-    threads = options.threads or len(os.sched_getaffinity(0))
-    return {
-        # Without this the executor `uni` is silently turned into one that spins beside its worker.
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": str(threads),
-        # Threads that wait by spinning take the cores from whatever else runs on a small machine: a
-        # second engine then makes both more than ten times slower. Threads that sleep at once pay for
-        # a wake-up in each of a step's hundreds of parallel regions. So: half a millisecond, then sleep.
-        "GOMP_SPINCOUNT": "10000",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-
-
-def _engine_arguments(options: VllmOptions, folder: ModelFolder) -> dict[str, Any]:
-    from vllm.platforms import current_platform
-
-    arguments: dict[str, Any] = {
-        "model": str(folder.path),
-        "served_model_name": options.model_name or folder.name,
-        "dtype": options.dtype,
-        "enforce_eager": True,
-        "distributed_executor_backend": "uni",
-        "enable_prefix_caching": True,
-        "block_size": CPU_BLOCK_TOKENS,
-        "kv_cache_memory_bytes": options.kv_cache_bytes,
-        "max_num_seqs": options.capacity,
-        "max_num_batched_tokens": options.step_tokens,
-        "seed": 0,
-    }
-    if current_platform.is_cpu():
-        arguments["worker_cls"] = CPU_WORKER
-    if options.context_window_tokens:
-        arguments["max_model_len"] = options.context_window_tokens
-    return arguments
-
-
-def _sampling_params(sampling: Sampling) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    return SamplingParams(
-        max_tokens=sampling.max_tokens,
-        min_tokens=sampling.min_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        seed=sampling.seed,
-        ignore_eos=sampling.ignore_eos,
-        stop=list(sampling.stop),
-        output_kind=RequestOutputKind.DELTA,
-    )
-
-
-def _step(output: Any, prompt_tokens: int, asked_at: float) -> Step:
-    completion = output.outputs[0]
-    reason = _finish_reason(completion)
-    return Step(
-        text=completion.text,
-        token_ids=tuple(completion.token_ids),
-        prompt_tokens=prompt_tokens,
-        cached_tokens=output.num_cached_tokens or 0,
-        finish_reason=reason,
-        phases=_phases(output.metrics, asked_at) if reason is not None else None,
-    )
-
-
-def _finish_reason(completion: Any) -> FinishReason | None:
-    reason = completion.finish_reason
-    if reason is None:
-        return None
-    if reason == "stop":
-        return "stop_text" if isinstance(completion.stop_reason, str) else "stop"
-    if reason == "length":
-        return "length"
-    raise BackendError(f"vLLM ended the output: {reason}")
-
-
-def _phases(metrics: Any, asked_at: float) -> Phases:
-    """From vLLM's timestamps, which are of the machine's one monotonic clock."""
-    return Phases(
-        queue_ms=max(0.0, metrics.scheduled_ts - asked_at) * 1000,
-        prefill_ms=(metrics.first_token_ts - metrics.scheduled_ts) * 1000,
-        decode_ms=(metrics.last_token_ts - metrics.first_token_ts) * 1000,
-    )
+        return VllmLink.load(self._options, folder, self._note, lambda: not self._stopped)

@@ -1,24 +1,20 @@
-"""vLLM's CPU worker, with two things mended. Imported in the model's process only.
+"""vLLM's CPU worker, with one thing mended. Imported in the model's process only.
 
-Seeds. When a prompt is prefilled in several steps, each step samples a token that is thrown away,
-and vLLM 0.32 then turns the request's generator back by an offset. Generators on CPU have none: the
-call raises, and the whole engine dies of one request with a seed. Here a sample that is thrown away
-is not drawn from the request's generator at all, so there is nothing to turn back.
-
-Orphans. When the process that started it is killed, vLLM's process goes on, with the model's memory
-and nothing to do. Here it ends too.
+When a prompt is prefilled in several steps, each step samples a token that is thrown away, and vLLM
+0.32 then turns the request's generator back by an offset. Generators on CPU have none: the call
+raises, and the whole engine dies of one request with a seed. Here a sample that is thrown away is
+not drawn from the request's generator at all, so there is nothing to turn back.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from vllm.v1.worker.cpu_worker import CPUWorker
+
+from parrot_engine.backends.vllm.orphans import end_with_parent
 
 
 class MendedCPUWorker(CPUWorker):  # type: ignore[misc]
@@ -26,20 +22,14 @@ class MendedCPUWorker(CPUWorker):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
+        # Before the model is loaded: the scheduler, which does the same, is made only afterwards.
+        end_with_parent()
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Samples a step's tokens."""
         runner = self.model_runner
         with _set_aside(runner.input_batch.generators, _discarded(runner)):
             return super().sample_tokens(grammar_output)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _discarded(runner: Any) -> list[int]:

@@ -1,0 +1,177 @@
+"""Ten thousand mixed programs: chains, forks, alternatives, pending inputs, cancels, a memory too small.
+
+At the end no block, context, task or subscription may be left, and the process not have grown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests.support.tiny_model import kv_bytes, write_tiny_model
+
+from benchmarks.engine.rig import Client, bus, client, english, options, started
+from benchmarks.harness import Report, parser, print_table
+from parrot_engine.backends.base import Backend
+from parrot_engine.backends.sim import SimBackend, SimOptions
+from parrot_engine.backends.vllm import VllmBackend
+from parrot_proto.engine.v1 import engine_pb2
+
+BLOCKS = 160
+BLOCK_TOKENS = 32
+AT_ONCE = 24
+WITHIN_S = 600.0
+
+
+class Soak:
+    """Sends random applications until enough programs have been sent."""
+
+    def __init__(self, sender: Client, seed: int, programs: int) -> None:
+        self._sender = sender
+        self._random = random.Random(seed)
+        self._programs = programs
+        self._sent = 0
+        self.outcomes: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        """Returns when every program has ended."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_ONCE):
+                group.create_task(self._applications())
+
+    async def _applications(self) -> None:
+        while self._sent < self._programs:
+            await self._application()
+
+    async def _application(self) -> None:
+        """A chain whose consumers are sent before their producers, and what befalls them."""
+        chance, sender = self._random, self._sender
+        name = f"v{self._sent}"
+        length = chance.randint(1, 4)
+        contexts = [self._link(name, place) for place in reversed(range(length))]
+        self._sent += length
+        if chance.random() < 0.15:
+            await asyncio.sleep(chance.random() * 0.05)
+            self._cancel(chance.choice(contexts))
+        # Producers first: what becomes of one is told before anybody waits for its consumer.
+        for context_id in reversed(contexts):
+            event = await sender.event(context_id)
+            kind = str(event.WhichOneof("event"))
+            self.outcomes[event.failed.failure.type if kind == "failed" else kind] += 1
+            await self._say_so(event)
+
+    def _link(self, name: str, place: int) -> str:
+        chance, sender = self._random, self._sender
+        text = english(sender.backend, chance.randint(4, 300), chance.randint(0, 20))
+        operations = [sender.text(text)]
+        if place:
+            operations.append(sender.variable(f"{name}-{place - 1}", chance.choice((0, 60))))
+        if chance.random() < 0.2:
+            operations += [
+                sender.output(f"{name}-{place}-first", chance.randint(1, 20)),
+                sender.text(" And "),
+            ]
+        output = sender.output(f"{name}-{place}", chance.randint(1, 60))
+        if chance.random() < 0.2:
+            extra = sender.output(f"{name}-{place}-other", 1).generate.output
+            output.generate.alternatives.append(extra)
+        operations.append(output)
+        if chance.random() < 0.3:
+            # The constant text is the engine's, for whoever has the same.
+            operations[0].fill.shared.prefix_hash = str(hash(text))
+        return sender.send(f"{name}-{place}", *operations)
+
+    def _cancel(self, context_id: str) -> None:
+        session_id, call_id = context_id.split("/")
+        ref = engine_pb2.AttemptRef(session_id=session_id, call_id=call_id, attempt=1)
+        self._sender.programs.cancel(ref, "the soak's whim")
+
+    async def _say_so(self, event: engine_pb2.AttachRequest) -> None:
+        """A producer that ended without a value says so on the bus, as a manager does."""
+        kind = str(event.WhichOneof("event"))
+        if kind != "done":
+            ref = getattr(event, kind).ref
+            await self._sender.fail(f"{ref.call_id.rsplit('-', 1)[0]}")
+
+
+def backend_of(name: str, folder: Path) -> Backend:
+    """The simulated engine, or vLLM with a tiny model; both with too little memory."""
+    if name == "sim":
+        tokens = BLOCKS * BLOCK_TOKENS
+        return SimBackend(SimOptions(step_ms=1.0, kv_tokens=tokens, capacity=8, context_window_tokens=2048))
+    model = write_tiny_model(folder / "tiny")
+    return VllmBackend(
+        options(
+            model=str(model),
+            dtype="float32",
+            kv_cache_bytes=kv_bytes(BLOCKS),
+            context_window_tokens=2048,
+            capacity=8,
+        )
+    )
+
+
+async def measure(name: str, programs: int, seed: int) -> Report:
+    """The whole benchmark."""
+    report = Report("engine/soak", {"backend": name, "programs": programs, "seed": seed, "blocks": BLOCKS})
+    with tempfile.TemporaryDirectory(prefix="parrot-bench-") as folder:
+        async with (
+            bus() as made,
+            started(backend_of(name, Path(folder))) as backend,
+            client(backend, made) as sender,
+        ):
+            # The first tenth warms everything up: caches, pools, the allocator.
+            await Soak(sender, seed, programs // 10).run()
+            before = state(sender)
+            began = time.monotonic()
+            soak = Soak(sender, seed + 1, programs)
+            async with asyncio.timeout(WITHIN_S * max(1, programs / 1000)):
+                await soak.run()
+            seconds = time.monotonic() - began
+            await sender.tools.shared.free([c.context_id for c in sender.tools.shared.messages()])
+            after = state(sender)
+            audit = await backend.audit()
+    report.samples = [{"before": before, "after": after, "outcomes": dict(soak.outcomes)}]
+    report.summary |= {
+        "programs": sum(soak.outcomes.values()),
+        "programs_per_s": sum(soak.outcomes.values()) / seconds,
+        "leaked_blocks": audit.total_blocks - audit.free_blocks,
+        "leaked_contexts": backend.stats().contexts,
+        "leaked_tasks": after["tasks"] - before["tasks"],
+        "rss_growth_mb": after["rss_mb"] - before["rss_mb"],
+    }
+    print_table(["outcome", "programs"], [(kind, n) for kind, n in soak.outcomes.most_common()])
+    return report
+
+
+def state(sender: Client) -> dict[str, Any]:
+    """What could have leaked, as it is now."""
+    gc.collect()
+    process = psutil.Process()
+    family = [process, *process.children(recursive=True)]
+    return {
+        "rss_mb": sum(member.memory_info().rss for member in family) / 2**20,
+        "tasks": len(asyncio.all_tasks()),
+        "programs": len(sender.programs.attempts()),
+    }
+
+
+def main() -> None:
+    """Measures and reports."""
+    made = parser(__doc__)
+    made.add_argument("--backend", choices=("sim", "tiny"), default="tiny", help="tiny: vLLM, a tiny model")
+    made.add_argument("--seed", type=int, default=1)
+    arguments = made.parse_args()
+    programs = 300 if arguments.quick else 10_000
+    asyncio.run(measure(arguments.backend, programs, arguments.seed)).show(arguments.json)
+
+
+if __name__ == "__main__":
+    main()

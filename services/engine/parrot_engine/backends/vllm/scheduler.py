@@ -1,0 +1,251 @@
+"""vLLM's scheduler, holding contexts' KV. Imported in vLLM's engine process, by name.
+
+A request says in its `Errand` which contexts it serves. It starts from the longest prefix whose KV
+is held for them or cached, to the token: where that ends within a block, vLLM's copy-on-write of
+partial hits copies the tail. When it finishes, its blocks stay held for its context. When a request
+needs memory, what is held goes first, and vLLM's own preemption does the rest.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from vllm.logger import init_logger
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.request import RequestStatus
+
+from parrot_engine.backends.vllm import salts
+from parrot_engine.backends.vllm.audit import PoolAudit, audit
+from parrot_engine.backends.vllm.grammar import Resumption
+from parrot_engine.backends.vllm.held import Held, HeldContexts, Hit
+from parrot_engine.backends.vllm.orphans import end_with_parent
+from parrot_engine.backends.vllm.wire import Books, Errand
+
+STEPS_MEASURED: Final = 32
+HELD_STATUSES: Final = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
+
+log = init_logger(__name__)
+
+
+class ContextScheduler(Scheduler):  # type: ignore[misc]
+    """See the module."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _check_kv_layout(self.kv_cache_config)
+        self.contexts = HeldContexts(self.kv_cache_manager.block_pool, self.block_size)
+        self._resumption = Resumption()
+        self._hit: tuple[str, Hit] | None = None
+        """The request that was looked up last, and the held KV it would begin with."""
+        self._step_s: deque[float] = deque(maxlen=STEPS_MEASURED)
+        self._step_ended_at: float | None = None
+        self._fault = ""
+        self._allocate = self.kv_cache_manager.allocate_slots
+        # vLLM asks in several places of one long method; this is where all of them meet.
+        self.kv_cache_manager.allocate_slots = self._allocate_or_make_room
+        end_with_parent()
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Chooses what the next step computes."""
+        self.contexts.expire()
+        output = super().schedule(*args, **kwargs)
+        if not self.requests:
+            self._check_idle()
+        return output
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """Takes a step's tokens."""
+        self._measure(scheduler_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self._resumption.explain(outputs)
+        return outputs
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
+        """Adds the books, in a field that vLLM passes on as it is."""
+        stats = super().make_stats(*args, **kwargs)
+        if stats is not None:
+            stats.kv_connector_stats = self.books().to_wire()
+        return stats
+
+    def books(self) -> Books:
+        """The KV memory as it is now; tells of what was dropped only once."""
+        pool = self.kv_cache_manager.block_pool
+        return Books(
+            free_blocks=pool.get_num_free_blocks(),
+            total_blocks=pool.num_gpu_blocks - 1,
+            held_blocks=self.contexts.blocks,
+            held_tokens=self.contexts.tokens,
+            step_ms=statistics.median(self._step_s) * 1000 if self._step_s else 0.0,
+            dropped=self.contexts.take_dropped(),
+            fault=self._fault,
+        )
+
+    def audit(self) -> PoolAudit:
+        """Checks every block of the pool."""
+        manager = self.kv_cache_manager.coordinator.single_type_managers[0]
+        owned: dict[str, Any] = {f"request {name}": blocks for name, blocks in manager.req_to_blocks.items()}
+        for number, (_, blocks) in enumerate(self.deferred_frees):
+            owned[f"deferred free {number}"] = blocks
+        held = {context.context_id: context.blocks for context in self.contexts}
+        return audit(self.kv_cache_manager.block_pool, owned, held)
+
+    def _get_local_prefix_cache_hit(self, request: Any) -> Any:
+        cached = super()._get_local_prefix_cache_hit(request)
+        self._hit = None
+        hit = self._held_hit(request)
+        if hit is None or hit.tokens <= cached[1]:
+            return cached
+        self._hit = request.request_id, hit
+        self.contexts.use(hit.held)
+        blocks = hit.held.blocks[: -(-hit.tokens // self.block_size)]
+        return KVCacheBlocks((blocks,)), hit.tokens, 0, False
+
+    def _held_hit(self, request: Any) -> Hit | None:
+        errand = Errand.of(request)
+        if errand is None or request.sampling_params.prompt_logprobs is not None:
+            # The prompt's logarithms come out of computing it.
+            return None
+        names = (errand.context_id, errand.kv_parent_id)
+        return self.contexts.best(names, request._all_token_ids, errand.tenant)
+
+    def _free_request(self, request: Any, delay_free_blocks: bool = False) -> Any:
+        errand = Errand.of(request)
+        if errand is not None and errand.hold and request.status in HELD_STATUSES:
+            self._hold(request, errand)
+        self._resumption.forget(request)
+        return super()._free_request(request, delay_free_blocks)
+
+    def _hold(self, request: Any, errand: Errand) -> None:
+        # Steps that are still under way count as computed; their tokens are placeholders.
+        computed = request.num_computed_tokens - request.num_output_placeholders
+        length = min(computed, request.num_prompt_tokens if errand.fill else request.num_tokens)
+        if length <= 0:
+            # It ended while it was preempted: its KV is gone.
+            self.contexts.note_lost(errand.context_id)
+            return
+        blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks[0]
+        self.contexts.hold(
+            errand.context_id,
+            request._all_token_ids[:length],
+            blocks[: -(-length // self.block_size)],
+            client=errand.client,
+            tenant=errand.tenant,
+            public_tokens=errand.public_tokens,
+            steps=errand.steps,
+        )
+
+    def _allocate_or_make_room(self, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
+        """`KVCacheManager.allocate_slots`, which drops held contexts before it says no."""
+        blocks = self._allocate(request, num_new_tokens, *args, **kwargs)
+        if blocks is not None or not len(self.contexts):
+            return blocks
+        spared = self._spared(request)
+        adopted = kwargs.get("new_computed_blocks")
+        if self.running and not self._would_fit(request, num_new_tokens, adopted, spared):
+            # What runs has to end, or to be preempted, first; until then what is held can stay.
+            return None
+        while blocks is None and self.contexts.make_room(spared):
+            blocks = self._allocate(request, num_new_tokens, *args, **kwargs)
+        if blocks is None and spared is not None and not self.running:
+            # The KV it would begin with stands in its own way: without it, it fits at the next step.
+            self.contexts.drop(spared)
+        return blocks
+
+    def _spared(self, request: Any) -> Held | None:
+        """The context whose blocks the request is about to adopt."""
+        if self._hit is None or self._hit[0] != request.request_id or request.num_computed_tokens:
+            return None
+        return self._hit[1].held
+
+    def _would_fit(self, request: Any, num_new_tokens: int, adopted: Any, spared: Held | None) -> bool:
+        """Whether the request would fit if everything that is held but `spared` were dropped."""
+        manager = self.kv_cache_manager
+        own = len(manager.get_blocks(request.request_id).blocks[0])
+        shared = sum(1 for block in adopted.blocks[0] if block.ref_cnt) if adopted is not None else 0
+        tokens = max(request.num_tokens, request.num_computed_tokens + num_new_tokens)
+        needed = -(-tokens // self.block_size) + 1 - own - shared
+        return needed <= manager.block_pool.get_num_free_blocks() + self.contexts.reclaimable(spared)
+
+    def _handle_blocked_waiting_request(self, request: Any) -> bool:
+        if self._resumption.refuses(request, Errand.of(request)):
+            self.grammar_compile_error_reqs.add(request.request_id)
+            return False
+        ready: bool = super()._handle_blocked_waiting_request(request)
+        return ready
+
+    def _measure(self, output: Any) -> None:
+        """Notes how long a step took that only decoded and followed another one directly."""
+        now, before = time.monotonic(), self._step_ended_at
+        counts: Mapping[str, int] = output.num_scheduled_tokens
+        self._step_ended_at = now if counts else None
+        decoded = counts and not output.scheduled_new_reqs and all(count == 1 for count in counts.values())
+        if decoded and before is not None:
+            self._step_s.append(now - before)
+
+    def _check_idle(self) -> None:
+        """With no request left, what is not held must be free."""
+        pool = self.kv_cache_manager.block_pool
+        missing = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks() - self.contexts.blocks
+        waiting = sum(len(blocks) for _, blocks in self.deferred_frees)
+        if missing > waiting and not self._fault:
+            self._fault = f"{missing - waiting} blocks belong to nobody: " + "; ".join(self.audit().faults)
+            log.error("The KV memory's books do not add up: %s", self._fault)
+
+
+class AsyncContextScheduler(ContextScheduler, AsyncScheduler):  # type: ignore[misc]
+    """The same where vLLM schedules a step while the one before is still computed."""
+
+
+def _check_kv_layout(config: Any) -> None:
+    groups = config.kv_cache_groups
+    if len(groups) != 1 or type(groups[0].kv_cache_spec) is not FullAttentionSpec:
+        kinds = ", ".join(type(group.kv_cache_spec).__name__ for group in groups)
+        raise ValueError(
+            f"the model keeps its KV as {kinds or 'nothing'}; contexts need full attention in every layer"
+        )
+
+
+def free_contexts(core: Any, context_ids: list[str]) -> dict[str, Any]:
+    """Holds these no longer; returns the books."""
+    core.scheduler.contexts.let_go(context_ids)
+    return dict(core.scheduler.books().to_wire())
+
+
+def expect_use(core: Any, steps: dict[str, float]) -> None:
+    """Notes in how many steps of their application contexts will be used."""
+    core.scheduler.contexts.expect_use(steps)
+
+
+def keep_alive(core: Any, client: str) -> None:
+    """Notes that a client is there."""
+    core.scheduler.contexts.keep_alive(client)
+
+
+def audit_pool(core: Any) -> dict[str, Any]:
+    """Checks the KV memory's books; returns a `PoolAudit` on the wire."""
+    return dict(core.scheduler.audit().to_wire())
+
+
+def install() -> None:
+    """Gives vLLM's engine process what the other process calls, and tenants. May be called again."""
+    salts.install()
+    for name, call in CALLS.items():
+        setattr(EngineCore, name, call)
+
+
+CALLS: Final = {
+    "parrot_free_contexts": free_contexts,
+    "parrot_expect_use": expect_use,
+    "parrot_keep_alive": keep_alive,
+    "parrot_audit": audit_pool,
+}
+
+install()

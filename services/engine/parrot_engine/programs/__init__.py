@@ -1,0 +1,1 @@
+"""Programs: what the manager sends, run as micro-tasks over contexts."""

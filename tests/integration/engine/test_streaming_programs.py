@@ -1,0 +1,370 @@
+"""Programs whose inputs are still being produced: prefilled while they wait, the same tokens at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from pydoc_data.topics import topics
+
+import pytest
+from tests.integration.engine.harness import Reports, Session, programs_on
+from tests.support.engine import Pen
+from tests.support.eventually import eventually
+
+from parrot_engine.backends.base import Backend
+from parrot_engine.backends.sim import SimBackend, SimOptions
+from parrot_engine.programs.table import Programs
+from parrot_engine.programs.tools import Features
+from parrot_proto.common.v1 import common_pb2
+from parrot_proto.engine.v1 import engine_pb2
+from parrot_runtime.values.bus import Bus
+from parrot_runtime.values.finals import FinalRecord, Finals
+from parrot_runtime.values.writer import DeltaWriter
+
+pytestmark = pytest.mark.anyio
+
+SYSTEM = "<|im_start|>system\nYou sum up what you are given.<|im_end|>\n<|im_start|>user\n"
+ASK = "<|im_end|>\n<|im_start|>assistant\n"
+COMBINATIONS = [Features(*switches) for switches in itertools.product((True, False), repeat=3)]
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session()
+
+
+@pytest.fixture
+async def running(sim_backend: SimBackend, bus: Bus) -> AsyncIterator[tuple[Programs, Reports]]:
+    async with programs_on(sim_backend, bus) as made:
+        yield made
+
+
+@pytest.fixture
+def programs(running: tuple[Programs, Reports]) -> Programs:
+    return running[0]
+
+
+@pytest.fixture
+def reports(running: tuple[Programs, Reports]) -> Reports:
+    return running[1]
+
+
+def producer(session: Session, variable_id: str = "x", **sampling: object) -> engine_pb2.RunProgram:
+    return session.program(
+        session.text("Write about the harbour."), session.output(variable_id, **sampling), call_id="p"
+    )
+
+
+def consumer(
+    session: Session, variable_id: str = "x", output: str = "y", call_id: str = "c", **sampling: object
+) -> engine_pb2.RunProgram:
+    return session.program(
+        session.text(SYSTEM),
+        session.pending(variable_id),
+        session.text(ASK),
+        session.output(output, **sampling),
+        call_id=call_id,
+    )
+
+
+async def text_of(bus: Bus, session: Session, variable_id: str) -> str:
+    record = await Finals(bus).read(session.names.final(variable_id))
+    assert record is not None
+    assert record.text is not None
+    return record.text
+
+
+async def whole_value_first(bus: Bus, backend: Backend, session: Session, text: str) -> str:
+    """What the consumer says when its input is there before it."""
+    other = Session()
+    await other.set(bus, "x", text)
+    async with programs_on(backend, bus) as (programs, reports):
+        programs.start(consumer(other))
+        done = (await reports.kind("done", "c")).done
+    assert done.timings.static_prefill_tokens == done.timings.dynamic_prefill_tokens == 0
+    return await text_of(bus, other, "y")
+
+
+async def test_a_consumer_is_prefilled_while_its_producer_decodes(
+    programs: Programs, reports: Reports, session: Session, bus: Bus, sim_backend: Backend
+) -> None:
+    programs.start(consumer(session))
+    await eventually(lambda: programs.paused == 1 and sim_backend.stats().held_tokens > 0)
+    programs.start(producer(session, max_tokens=200))
+    done = (await reports.kind("done", "c")).done
+    made = await text_of(bus, session, "x")
+    static = len(sim_backend.tokenizer.encode_template(SYSTEM))
+    assert done.timings.static_prefill_tokens == static
+    assert len(made.encode()) - 40 <= done.timings.dynamic_prefill_tokens <= len(made.encode())
+    assert done.usage.prompt_tokens == static + len(made.encode()) + len(
+        sim_backend.tokenizer.encode_template(ASK)
+    )
+    assert done.usage.cached_tokens == 0, "what it computed ahead itself was not there before"
+    assert await text_of(bus, session, "y") == await whole_value_first(bus, sim_backend, session, made)
+    assert sim_backend.stats().contexts == 0
+
+
+@pytest.mark.parametrize("features", COMBINATIONS, ids=str)
+async def test_with_any_of_it_switched_off_the_tokens_are_the_same(
+    features: Features, session: Session, bus: Bus, sim_backend: Backend
+) -> None:
+    async with programs_on(sim_backend, bus, features) as (programs, reports):
+        programs.start(consumer(session))
+        programs.start(producer(session, max_tokens=120))
+        done = (await reports.kind("done", "c")).done
+    made = await text_of(bus, session, "x")
+    assert await text_of(bus, session, "y") == await whole_value_first(bus, sim_backend, session, made)
+    assert (done.timings.dynamic_prefill_tokens > 0) == features.dynamic_prefill
+    if not features.dynamic_prefill:
+        assert (done.timings.static_prefill_tokens > 0) == features.static_prefill
+
+
+async def test_across_two_engines_the_text_comes_by_the_bus(session: Session, bus: Bus) -> None:
+    backends = [SimBackend(SimOptions(step_ms=3.0, context_window_tokens=4096)) for _ in range(2)]
+    for backend in backends:
+        await backend.start()
+    async with (
+        programs_on(backends[0], bus) as (first, _),
+        programs_on(backends[1], bus) as (second, reports),
+    ):
+        second.start(consumer(session))
+        first.start(producer(session, max_tokens=200))
+        done = (await reports.kind("done", "c")).done
+    made = await text_of(bus, session, "x")
+    assert done.timings.dynamic_prefill_tokens > len(made.encode()) // 2
+    assert await text_of(bus, session, "y") == await whole_value_first(bus, backends[0], session, made)
+    for backend in backends:
+        await backend.stop()
+
+
+async def test_in_one_engine_a_consumer_needs_no_delta_from_the_bus(
+    programs: Programs, reports: Reports, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: object, **__: object) -> None:
+        """The bus never gets it."""
+
+    monkeypatch.setattr(DeltaWriter, "append", lose)
+    programs.start(consumer(session))
+    await eventually(lambda: programs.paused == 1)
+    programs.start(producer(session, max_tokens=200))
+    done = (await reports.kind("done", "c")).done
+    assert done.timings.dynamic_prefill_tokens > 100
+
+
+async def test_a_consumer_that_comes_in_the_middle_misses_nothing(
+    programs: Programs, reports: Reports, session: Session, bus: Bus, sim_backend: Backend
+) -> None:
+    pen = Pen(bus, session.names.session_id, "x")
+    await pen.write("The harbour ", "opens at ", "dawn — ")
+    programs.start(consumer(session))
+    await eventually(lambda: programs.paused == 1)
+    await pen.write("灯台 and ", "all.")
+    await pen.end()
+    await reports.kind("done", "c")
+    assert await text_of(bus, session, "y") == await whole_value_first(bus, sim_backend, session, pen.text)
+
+
+async def test_a_value_that_a_client_sets_comes_whole(
+    programs: Programs, reports: Reports, session: Session, bus: Bus, sim_backend: Backend
+) -> None:
+    programs.start(consumer(session))
+    await eventually(lambda: programs.paused == 1)
+    await session.set(bus, "x", "set by a client")
+    await reports.kind("done", "c")
+    assert await text_of(bus, session, "y") == await whole_value_first(
+        bus, sim_backend, session, "set by a client"
+    )
+
+
+async def test_a_pending_input_with_transforms_is_filled_transformed(
+    programs: Programs, reports: Reports, session: Session, bus: Bus
+) -> None:
+    programs.start(
+        session.program(
+            session.text("A"), session.pending("x", "first_line", "strip"), session.output("y"), call_id="c"
+        )
+    )
+    pen = Pen(bus, session.names.session_id, "x")
+    await pen.write("\n one", " line \nand another")
+    await pen.end()
+    done = (await reports.kind("done", "c")).done
+    assert done.usage.prompt_tokens == 1 + len("one line")
+
+
+async def test_one_pending_input_in_two_holes_is_filled_twice(
+    programs: Programs, reports: Reports, session: Session, bus: Bus
+) -> None:
+    programs.start(
+        session.program(
+            session.text("A"),
+            session.pending("x"),
+            session.text("B"),
+            session.pending("x"),
+            session.output("y"),
+            call_id="c",
+        )
+    )
+    pen = Pen(bus, session.names.session_id, "x")
+    await pen.write("one ", "two")
+    await pen.end()
+    assert (await reports.kind("done", "c")).done.usage.prompt_tokens == 2 + 2 * len("one two")
+
+
+async def test_an_output_before_a_pending_input_is_generated_at_once_and_no_place_is_kept_meanwhile(
+    session: Session, bus: Bus
+) -> None:
+    backend = SimBackend(SimOptions(step_ms=1.0, capacity=1, context_window_tokens=4096))
+    await backend.start()
+    async with programs_on(backend, bus) as (programs, reports):
+        programs.start(
+            session.program(
+                session.text("First "),
+                session.output("a", max_tokens=20),
+                session.text(" then "),
+                session.pending("x"),
+                session.output("b", max_tokens=20),
+                call_id="c",
+            )
+        )
+        await eventually(lambda: programs.paused == 1 and "streaming" in reports.kinds("c"))
+        # The only place is free for the producer, though the consumer is under way.
+        programs.start(producer(session, max_tokens=50))
+        done = (await reports.kind("done", "c")).done
+    assert [end.variable_id for end in done.outputs] == ["a", "b"]
+    assert done.usage.output_tokens == 40
+    audit = await backend.audit()
+    assert audit.held_blocks == 0
+    await backend.stop()
+
+
+async def test_a_producer_that_fails_fails_its_consumer_with_the_cause(
+    programs: Programs, reports: Reports, session: Session, bus: Bus, sim_backend: Backend
+) -> None:
+    programs.start(consumer(session))
+    await eventually(lambda: programs.paused == 1)
+    failed = FinalRecord("x", "p", 1, failure=common_pb2.Failure(type="engine_error"))
+    await Finals(bus).publish(session.names.final("x"), failed)
+    failure = await reports.failure("c")
+    assert (failure.type, failure.cause_type, failure.cause_call_id) == (
+        "upstream_failed",
+        "engine_error",
+        "p",
+    )
+    assert sim_backend.stats().contexts == 0
+
+
+async def test_a_stream_that_was_rewritten_is_not_taken_for_its_value(
+    programs: Programs, reports: Reports, session: Session, bus: Bus
+) -> None:
+    programs.start(consumer(session))
+    pen = Pen(bus, session.names.session_id, "x")
+    await pen.write("The harbour opens at dawn and closes ")
+    await eventually(lambda: programs.paused == 1)
+    await asyncio.wait_for(bus.client.flush(), 5)
+    await pen.end(FinalRecord("x", "c-1", 2, text="Something else, which nobody streamed at all."))
+    end = await reports.end("c")
+    if end.WhichOneof("event") == "failed":
+        assert end.failed.failure.type == "value_unavailable"
+    else:
+        # It had read nothing yet; then the value is what counts.
+        assert end.done.usage.prompt_tokens == len(SYSTEM_TOKENS) + 45 + len(ASK_TOKENS)
+
+
+async def test_an_input_that_outgrows_the_window_is_refused_while_it_grows(
+    programs: Programs, reports: Reports, session: Session, bus: Bus, sim_backend: Backend
+) -> None:
+    programs.start(consumer(session))
+    pen = Pen(bus, session.names.session_id, "x")
+    await pen.write("x" * 3000)
+    failure = await reports.failure("c")
+    assert failure.type == "prompt_too_long"
+    assert sim_backend.stats().contexts == 0
+
+
+async def test_cancelling_a_paused_program_frees_what_it_held(
+    programs: Programs, reports: Reports, session: Session, sim_backend: Backend
+) -> None:
+    programs.start(consumer(session))
+    await eventually(lambda: sim_backend.stats().held_tokens > 0)
+    programs.cancel(session.ref("c"), "the client asked")
+    await reports.kind("cancelled", "c")
+    audit = await sim_backend.audit()
+    assert (audit.held_blocks, sim_backend.stats().contexts, programs.paused) == (0, 0, 0)
+
+
+async def test_under_pressure_paused_programs_give_way_and_all_finish_with_the_same_text(
+    bus: Bus, session: Session
+) -> None:
+    options = SimOptions(step_ms=1.0, kv_tokens=1024, context_window_tokens=1024, capacity=8)
+    backend = SimBackend(options)
+    await backend.start()
+    async with programs_on(backend, bus) as (programs, reports):
+        for number in range(12):
+            programs.start(consumer(session, output=f"y{number}", call_id=f"c{number}", max_tokens=30))
+        await eventually(lambda: programs.paused == 12)
+        programs.start(producer(session, max_tokens=300))
+        for number in range(12):
+            await reports.kind("done", f"c{number}")
+    made = await text_of(bus, session, "x")
+    other = Session()
+    await other.set(bus, "x", made)
+    async with programs_on(backend, bus) as (programs, reports):
+        programs.start(consumer(other, max_tokens=30))
+        await reports.kind("done", "c")
+    expected = await text_of(bus, other, "y")
+    assert {await text_of(bus, session, f"y{number}") for number in range(12)} == {expected}
+    audit = await backend.audit()
+    assert (audit.held_blocks, audit.request_blocks) == (0, 0)
+    await backend.stop()
+
+
+SYSTEM_TOKENS = SimBackend().tokenizer.encode_template(SYSTEM)
+ASK_TOKENS = SimBackend().tokenizer.encode_template(ASK)
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(240)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_on_the_real_model_the_tokens_are_the_same_with_any_of_it_switched_off(
+    vllm_backend: Backend, bus: Bus
+) -> None:
+    text = "\n".join(topics["compound"].splitlines()[:12])
+    pieces = [text[start : start + 37] for start in range(0, len(text), 37)]
+    outputs = set()
+    for features in COMBINATIONS:
+        session = Session()
+        pen = Pen(bus, session.names.session_id, "x")
+        async with programs_on(vllm_backend, bus, features) as (programs, reports):
+            programs.start(consumer(session, max_tokens=16))
+            await eventually(lambda: programs.paused == 1)
+            for start in range(0, len(pieces), 8):
+                await pen.write(*pieces[start : start + 8])
+            await pen.end()
+            done = (await reports.kind("done", "c")).done
+        assert done.usage.output_tokens == 16
+        outputs.add(await text_of(bus, session, "y"))
+    assert len(outputs) == 1
+    assert (await vllm_backend.audit()).request_blocks == 0
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(240)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_on_the_real_engine_a_consumer_is_prefilled_while_its_producer_decodes(
+    vllm_backend: Backend, bus: Bus, session: Session
+) -> None:
+    async with programs_on(vllm_backend, bus) as (programs, reports):
+        programs.start(consumer(session, max_tokens=8))
+        await eventually(lambda: programs.paused == 1)
+        programs.start(producer(session, max_tokens=64))
+        done = (await reports.kind("done", "c")).done
+    assert done.timings.static_prefill_tokens == len(vllm_backend.tokenizer.encode_template(SYSTEM))
+    assert done.timings.dynamic_prefill_tokens >= 16
+    made = await text_of(bus, session, "x")
+    other = Session()
+    await other.set(bus, "x", made)
+    async with programs_on(vllm_backend, bus, Features(prefix_sharing=False)) as (programs, reports):
+        programs.start(consumer(other, max_tokens=8))
+        await reports.kind("done", "c")
+    assert await text_of(bus, session, "y") == await text_of(bus, other, "y")

@@ -1,0 +1,71 @@
+"""vLLM's engine in the test's own process: plain, as a reference, or with the scheduler of contexts."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from parrot_engine.backends.vllm.arguments import environment, scheduler
+from parrot_engine.backends.vllm.link import engine_config
+from parrot_engine.backends.vllm.options import VllmOptions
+from parrot_engine.backends.vllm.wire import Errand
+from parrot_engine.models import ModelFolder
+
+
+class InProcessEngine:
+    """One model, stepped by hand.
+
+    Args:
+        contexts: with the scheduler that holds contexts; else vLLM's own, and no cache at all.
+        ahead: vLLM schedules a step while the one before is computed.
+    """
+
+    def __init__(self, folder: Path, kv_cache_bytes: int, *, contexts: bool, ahead: bool = False) -> None:
+        options = VllmOptions(str(folder), folder, dtype="float32", kv_cache_bytes=kv_cache_bytes)
+        os.environ.update(environment(options))
+        from vllm.v1.engine.llm_engine import LLMEngine
+        from vllm.v1.executor.abstract import Executor
+
+        config = engine_config(options, ModelFolder(folder, folder.name))
+        config.scheduler_config.async_scheduling = ahead
+        config.scheduler_config.scheduler_cls = scheduler(ahead) if contexts else None
+        config.cache_config.enable_prefix_caching = contexts
+        self._engine = LLMEngine(
+            vllm_config=config,
+            executor_class=Executor.get_class(config),
+            log_stats=False,
+            multiprocess_mode=False,
+        )
+        self.core: Any = self._engine.engine_core.engine_core
+        self._names = itertools.count()
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, errands: Sequence[Errand]
+    ) -> list[Any]:
+        """Generates greedily from all prompts at once; returns each one's last `RequestOutput`."""
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        names = [f"r{next(self._names)}" for _ in prompts]
+        for name, prompt, errand in zip(names, prompts, errands, strict=True):
+            params = SamplingParams(
+                max_tokens=max_tokens,
+                temperature=0,
+                ignore_eos=True,
+                extra_args=errand.to_wire(),
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            self._engine.add_request(name, tokens_input(list(prompt)), params)
+        last = {}
+        while self._engine.has_unfinished_requests():
+            for output in self._engine.step():
+                last[output.request_id] = output
+        return [last[name] for name in names]
+
+    def close(self) -> None:
+        """Gives its memory back."""
+        self._engine.engine_core.shutdown()
