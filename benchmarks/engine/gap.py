@@ -132,8 +132,10 @@ def summarise(report: Report, lengths: Sequence[int], took: dict[str, list[float
 
 def main() -> None:
     """Measures and reports."""
-    arguments = parser(__doc__).parse_args()
-    lengths, rounds, batches = (LENGTHS[:2], 3, 0) if arguments.quick else (LENGTHS, 7, 3)
+    made = parser(__doc__)
+    made.add_argument("--rounds", type=int, default=7, help="pairs of each length and kind")
+    arguments = made.parse_args()
+    lengths, rounds, batches = (LENGTHS[:2], 3, 0) if arguments.quick else (LENGTHS, arguments.rounds, 3)
     asyncio.run(measure(lengths, rounds, batches)).show(arguments.json)
 
 

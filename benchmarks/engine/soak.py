@@ -137,13 +137,13 @@ async def measure(name: str, programs: int, seed: int) -> Report:
             seconds = time.monotonic() - began
             await sender.tools.shared.free([c.context_id for c in sender.tools.shared.messages()])
             after = state(sender)
-            audit = await backend.audit()
+            audit, contexts = await backend.audit(), backend.stats().contexts
     report.samples = [{"before": before, "after": after, "outcomes": dict(soak.outcomes)}]
     report.summary |= {
         "programs": sum(soak.outcomes.values()),
         "programs_per_s": sum(soak.outcomes.values()) / seconds,
         "leaked_blocks": audit.total_blocks - audit.free_blocks,
-        "leaked_contexts": backend.stats().contexts,
+        "leaked_contexts": contexts,
         "leaked_tasks": after["tasks"] - before["tasks"],
         "rss_growth_mb": after["rss_mb"] - before["rss_mb"],
     }

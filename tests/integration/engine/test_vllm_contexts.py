@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
+import multiprocessing
 import random
 import warnings
 from collections.abc import AsyncIterator, Iterator
@@ -24,12 +26,13 @@ from tests.integration.engine.backends import (
     tokens_of,
     unique_tokens,
     until_audit,
+    until_busy,
     until_idle,
 )
 from tests.support.tiny_model import kv_bytes, write_tiny_model
 from tests.support.vllm_engine import InProcessEngine
 
-from parrot_engine.backends.base import BackendError, Sampling, UnsupportedError
+from parrot_engine.backends.base import BackendDeadError, BackendError, Sampling, UnsupportedError
 from parrot_engine.backends.vllm import VllmBackend, VllmOptions
 from parrot_engine.backends.vllm.parameters import GuideError
 from parrot_engine.backends.vllm.wire import Errand
@@ -41,6 +44,8 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
+    # Whatever is kept of a process that died, with its sockets, is collected at any time.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 WINDOW = 1024
@@ -64,19 +69,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(folder: Path, **more: Any) -> VllmOptions:
-    plain = {"dtype": "float32", "context_window_tokens": WINDOW, "kv_cache_bytes": kv_bytes(BLOCKS)}
+    plain: dict[str, Any] = {
+        "dtype": "float32",
+        "context_window_tokens": WINDOW,
+        "kv_cache_bytes": kv_bytes(BLOCKS),
+    }
     return VllmOptions(str(folder), folder, capacity=6, **(plain | more))
 
 
 @pytest.fixture(scope="module")
 async def backend(anyio_backend: str, folder: Path) -> AsyncIterator[VllmBackend]:
     made = VllmBackend(options(folder))
-    with warnings.catch_warnings():
-        # What vLLM and torch deprecate among themselves is not ours to mend.
-        warnings.simplefilter("ignore")
+    with warnings_of_vllm():
         await made.start()
         yield made
         await made.stop()
+
+
+@contextlib.contextmanager
+def warnings_of_vllm() -> Iterator[None]:
+    """Leaves out what vLLM and torch warn of among themselves, and sockets left to the collector."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+        gc.collect()
 
 
 @pytest.fixture(scope="module")
@@ -310,8 +326,26 @@ async def test_steps_are_timed_while_it_decodes(backend: VllmBackend) -> None:
 
 async def test_a_memory_that_is_too_small_for_a_window_is_refused(folder: Path) -> None:
     backend = VllmBackend(options(folder, kv_cache_bytes=kv_bytes(WINDOW // 32)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with pytest.raises(BackendError, match="can.t load|kv_cache_bytes"):
+    with warnings_of_vllm():
+        with pytest.raises(BackendError, match=r"can.t load|kv_cache_bytes"):
             await backend.start()
+        await backend.stop()
+
+
+async def test_when_its_process_dies_everyone_who_waits_is_told(folder: Path) -> None:
+    others = set(multiprocessing.active_children())
+    backend = VllmBackend(options(folder))
+    with warnings_of_vllm():
+        await backend.start()
+        context_id = await context(backend, unique_tokens(backend, 100))
+        output = asyncio.create_task(generate(backend, context_id, Sampling(max_tokens=800, ignore_eos=True)))
+        await until_busy(backend)
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+        with pytest.raises(BackendDeadError):
+            await output
+        assert "unexpectedly" in await backend.wait_dead()
+        with pytest.raises(BackendDeadError):
+            await backend.fill(unique_tokens(backend, 5), context_id)
+        await backend.free_context(context_id)
         await backend.stop()

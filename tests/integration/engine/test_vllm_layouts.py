@@ -16,6 +16,8 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
+    # Sockets of engines that other modules stopped are left to the collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 PROMPT = list(range(1000, 1075))

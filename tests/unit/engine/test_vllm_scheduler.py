@@ -158,7 +158,7 @@ def test_without_the_cache_only_held_kv_is_used(make: Make) -> None:
 
 def test_private_kv_serves_its_tenant_only_and_public_kv_everybody(make: Make) -> None:
     engine, tokens = make(80), numbers(30)
-    mine = {"tenant": "a", "public_tokens": 18}
+    mine: dict[str, Any] = {"tenant": "a", "public_tokens": 18}
     fill(engine, tokens, "c", **mine)
     theirs = mine | {"tenant": "b"}
     hits = [

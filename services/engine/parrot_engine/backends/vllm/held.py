@@ -15,6 +15,8 @@ from typing import Any, Final
 
 HELD_S: Final = 300.0
 """How long KV stays held for a client that is not heard of."""
+EXPIRY_S: Final = 1.0
+"""How often it is looked for what to drop for that reason."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +75,8 @@ class HeldContexts:
     clock: Callable[[], float] = time.monotonic
     _held: dict[str, Held] = field(default_factory=dict)
     _shared: dict[int, _Shared] = field(default_factory=dict)
+    _tokens: int = 0
+    _next_expiry: float = 0.0
     _dropped: list[str] = field(default_factory=list)
     _uses: Any = field(default_factory=itertools.count)
 
@@ -93,7 +97,7 @@ class HeldContexts:
     @property
     def tokens(self) -> int:
         """Tokens in them."""
-        return sum(shared.tokens for shared in self._shared.values())
+        return self._tokens
 
     def hold(
         self,
@@ -172,6 +176,9 @@ class HeldContexts:
     def expire(self) -> None:
         """Drops what is held for clients that were not heard of."""
         now = self.clock()
+        if now < self._next_expiry:
+            return
+        self._next_expiry = now + EXPIRY_S
         self._drop([held for held in self._held.values() if held.deadline < now])
 
     def make_room(self, spared: Held | None) -> bool:
@@ -218,7 +225,10 @@ class HeldContexts:
         for index, block in enumerate(blocks):
             shared = self._shared.setdefault(block.block_id, _Shared())
             shared.holders += change
-            shared.tokens = max(shared.tokens, min(self.block_tokens, tokens - index * self.block_tokens))
+            filled = min(self.block_tokens, tokens - index * self.block_tokens)
+            filled = max(shared.tokens, filled) if shared.holders else 0
+            self._tokens += filled - shared.tokens
+            shared.tokens = filled
             if not shared.holders:
                 del self._shared[block.block_id]
 

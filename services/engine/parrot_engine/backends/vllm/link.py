@@ -145,6 +145,8 @@ class VllmLink:
             llm.output_handler.cancel()
             await asyncio.gather(llm.output_handler, return_exceptions=True)
         await asyncio.to_thread(llm.shutdown)
+        # vLLM does it again when the object goes: at the interpreter's end, with its modules gone.
+        llm.shutdown = _nothing
 
     async def _in_order(self) -> None:
         """Lets what was sent before go out first: its task may not have begun."""
@@ -160,6 +162,11 @@ class VllmLink:
             answer = await self._call(name, args)
         except BackendDeadError:
             # Whoever waits for outputs is told; there is no KV left to speak of.
+            return
+        except Exception:
+            # Whatever the call raised over there comes as a bare Exception. Nobody waits for it here, and
+            # all that is lost is memory until what is held expires.
+            log.exception("a call to vLLM's engine process failed", call=name)
             return
         if then is not None:
             then(answer)
@@ -221,6 +228,10 @@ def model_info(options: VllmOptions, folder: ModelFolder, config: Any) -> ModelI
         attention=arguments.CPU_ATTENTION if current_platform.is_cpu() else getattr(backend, "name", ""),
         batch_invariant=options.batch_invariant,
     )
+
+
+def _nothing() -> None:
+    pass
 
 
 @contextmanager

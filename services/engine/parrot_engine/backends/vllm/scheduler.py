@@ -148,8 +148,8 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         if blocks is not None or not len(self.contexts):
             return blocks
         spared = self._spared(request)
-        adopted = kwargs.get("new_computed_blocks")
-        if self.running and not self._would_fit(request, num_new_tokens, adopted, spared):
+        needed = self._blocks_needed(request, num_new_tokens, kwargs)
+        if self.running and needed > self._blocks_to_have(spared):
             # What runs has to end, or to be preempted, first; until then what is held can stay.
             return None
         while blocks is None and self.contexts.make_room(spared):
@@ -165,21 +165,24 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
             return None
         return self._hit[1].held
 
-    def _would_fit(self, request: Any, num_new_tokens: int, adopted: Any, spared: Held | None) -> bool:
-        """Whether the request would fit if everything that is held but `spared` were dropped."""
-        manager = self.kv_cache_manager
-        own = len(manager.get_blocks(request.request_id).blocks[0])
-        shared = sum(1 for block in adopted.blocks[0] if block.ref_cnt) if adopted is not None else 0
-        tokens = max(request.num_tokens, request.num_computed_tokens + num_new_tokens)
-        needed = -(-tokens // self.block_size) + 1 - own - shared
-        return needed <= manager.block_pool.get_num_free_blocks() + self.contexts.reclaimable(spared)
+    def _blocks_needed(self, request: Any, num_new_tokens: int, asked: Mapping[str, Any]) -> int:
+        """Blocks that vLLM wants to be free: for this step, or for all the tokens of one that starts."""
+        own = len(self.kv_cache_manager.get_blocks(request.request_id).blocks[0])
+        if request.status is RequestStatus.RUNNING:
+            return int(-(-(request.num_computed_tokens + num_new_tokens) // self.block_size) - own)
+        adopted = asked["new_computed_blocks"].blocks[0]
+        shared = sum(1 for block in adopted if block.ref_cnt)
+        copied = asked["num_new_computed_tokens"] % self.block_size != 0
+        return int(-(-request.num_tokens // self.block_size) + copied - own - shared)
+
+    def _blocks_to_have(self, spared: Held | None) -> int:
+        return int(self.kv_cache_manager.block_pool.get_num_free_blocks()) + self.contexts.reclaimable(spared)
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
         if self._resumption.refuses(request, Errand.of(request)):
             self.grammar_compile_error_reqs.add(request.request_id)
             return False
-        ready: bool = super()._handle_blocked_waiting_request(request)
-        return ready
+        return super()._handle_blocked_waiting_request(request) is True
 
     def _measure(self, output: Any) -> None:
         """Notes how long a step took that only decoded and followed another one directly."""
