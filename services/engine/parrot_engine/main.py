@@ -126,7 +126,7 @@ async def serve(settings: EngineSettings, backend: Backend, stop: Stop) -> None:
             press = Press(Finals(bus), writer, Feeds(bus), outbox.put)
             tools = Tools.of(engine_id, backend, press, _features(settings))
             programs = Programs(tools)
-            control = ControlStream(channel, engine_id, backend, programs, tools.shared, outbox)
+            control = ControlStream(channel, tools, programs, outbox)
             with serve_metrics(settings.metrics_address, engine_id, programs, tools):
                 await Engine(control, programs, outbox, backend).run(stop, settings.drain_s)
         finally:

@@ -21,6 +21,7 @@ from tests.integration.engine.backends import (
     until_busy,
     until_idle,
 )
+from tests.support.eventually import eventually
 
 from parrot_engine.backends.base import Backend, BackendError, Sampling
 
@@ -318,20 +319,24 @@ async def test_a_whole_window_fits_whatever_is_held(small_backend: Backend) -> N
 
 async def test_outputs_with_a_better_priority_start_first(small_backend: Backend) -> None:
     backend = small_backend
-    started: list[int] = []
-    ids = [await context(backend, unique_tokens(backend, 20), lazy=True) for _ in range(40)]
+    started: list[str] = []
 
-    async def run(number: int) -> None:
-        sampling = Sampling(max_tokens=4, ignore_eos=True)
-        async with aclosing(backend.generate(sampling, ids[number], priority=-number)) as steps:
+    async def run(name: str, max_tokens: int, priority: int) -> None:
+        context_id = await context(backend, unique_tokens(backend, 20), lazy=True)
+        sampling = Sampling(max_tokens=max_tokens, ignore_eos=True)
+        async with aclosing(backend.generate(sampling, context_id, priority=priority)) as steps:
             await anext(steps)
-            started.append(number)
+            started.append(name)
             async for _ in steps:
                 pass
 
-    await asyncio.gather(*map(run, range(40)))
-    capacity = backend.info.capacity
-    assert set(started[-capacity // 2 :]) <= set(range(capacity + capacity // 2))
+    # More than the batch takes, ending one after the other.
+    busy = [asyncio.create_task(run("busy", 8 + 2 * n, 0)) for n in range(2 * backend.info.capacity)]
+    await eventually(lambda: "busy" in started)
+    late = [asyncio.create_task(run("late", 4, 5)) for _ in range(4)]
+    urgent = [asyncio.create_task(run("urgent", 4, -5)) for _ in range(4)]
+    await asyncio.gather(*busy, *late, *urgent)
+    assert [name for name in started if name != "busy"] == ["urgent"] * 4 + ["late"] * 4
 
 
 async def test_the_counts_of_memory_add_up_while_it_works(backend: Backend) -> None:

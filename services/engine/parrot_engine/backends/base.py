@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from parrot_engine.sampling import Sampling as Sampling
+from parrot_engine.sampling import Sampling as Sampling  # noqa: PLC0414  (part of the interface)
 from parrot_engine.text.tokens import PromptTokenizer
 
 FinishReason = Literal["stop", "length", "stop_text"]

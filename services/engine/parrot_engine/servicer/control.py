@@ -13,11 +13,10 @@ from typing import Any, Final, NoReturn
 import structlog
 from grpc import aio
 
-from parrot_engine.backends.base import Backend
+from parrot_engine.backends.base import BackendError
 from parrot_engine.programs.table import Programs
-from parrot_engine.programs.tools import parrot_version
+from parrot_engine.programs.tools import Tools, parrot_version
 from parrot_engine.servicer.outbox import Outbox
-from parrot_engine.shared import SharedContexts
 from parrot_proto.engine.v1 import engine_pb2, engine_pb2_grpc
 from parrot_runtime import errors, rpc
 from parrot_runtime.errors import Fault
@@ -34,20 +33,12 @@ log = structlog.get_logger()
 class ControlStream:
     """Keeps the engine attached until it has drained."""
 
-    def __init__(
-        self,
-        channel: aio.Channel,
-        engine_id: str,
-        backend: Backend,
-        programs: Programs,
-        shared: SharedContexts,
-        outbox: Outbox,
-    ) -> None:
+    def __init__(self, channel: aio.Channel, tools: Tools, programs: Programs, outbox: Outbox) -> None:
         self._stub = engine_pb2_grpc.EngineControlServiceStub(channel)
-        self._engine_id = engine_id
-        self._backend = backend
+        self._engine_id = tools.engine_id
+        self._backend = tools.backend
+        self._shared = tools.shared
         self._programs = programs
-        self._shared = shared
         self._outbox = outbox
         self._retry_s = SHORTEST_RETRY_S
 
@@ -94,6 +85,8 @@ class ControlStream:
         sending = asyncio.create_task(self._send(stream), name="control-send")
         beating = asyncio.create_task(self._beat(stream, interval_s), name="control-heartbeat")
         taking = asyncio.create_task(self._take(stream), name="control-take")
+        # By itself: what it asks of a busy backend must not keep the heartbeat waiting.
+        refreshing = asyncio.create_task(self._refresh(interval_s), name="control-contexts")
         try:
             await asyncio.wait((sending, beating, taking), return_when=asyncio.FIRST_COMPLETED)
             # When writing broke or is done, what the manager says last tells why and that it heard.
@@ -101,9 +94,9 @@ class ControlStream:
             if taking.done():
                 taking.result()
         finally:
-            for task in (sending, beating, taking):
+            for task in (sending, beating, taking, refreshing):
                 task.cancel()
-            await asyncio.gather(sending, beating, taking, return_exceptions=True)
+            await asyncio.gather(sending, beating, taking, refreshing, return_exceptions=True)
 
     async def _send(self, stream: _Stream) -> None:
         await self._outbox.send_all(stream.write)
@@ -112,8 +105,16 @@ class ControlStream:
     async def _beat(self, stream: _Stream, interval_s: float) -> None:
         while not self._outbox.drained:
             await asyncio.sleep(interval_s)
-            await self._shared.refresh()
             await stream.write(engine_pb2.AttachRequest(heartbeat=self._heartbeat()))
+
+    async def _refresh(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self._shared.refresh()
+            except BackendError as error:
+                # A backend that died is noticed where its death is waited for.
+                log.warning("what the shared contexts have in memory is not known", error=str(error))
 
     async def _take(self, stream: _Stream) -> None:
         while (command := await stream.read()) is not None:
