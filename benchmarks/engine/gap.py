@@ -101,7 +101,7 @@ def summarise(report: Report, lengths: Sequence[int], took: dict[str, list[float
     """Medians by length, and the batch's."""
     alone = [sample for sample in report.samples if "batch" not in sample]
     rows = []
-    for tokens in lengths:
+    for tokens in lengths if alone else ():
         for switch, suffix in (("on", ""), ("off", "_off")):
             found = [s for s in alone if (s["tokens"], s["switch"]) == (tokens, switch)]
             steps = sorted(s["gap_steps"] for s in found)
@@ -116,10 +116,10 @@ def summarise(report: Report, lengths: Sequence[int], took: dict[str, list[float
                 )
             )
     print_table(["one pair", "gap ms", "gap steps", "spread", "step ms"], rows)
-    for tokens in lengths:
+    for tokens in lengths if alone else ():
         hidden = [s["hidden"] for s in alone if (s["tokens"], s["switch"]) == (tokens, "on")]
         report.summary[f"hidden_fraction_{tokens}"] = statistics.median(hidden)
-    report.summary["hidden_fraction"] = report.summary[f"hidden_fraction_{lengths[-1]}"]
+        report.summary["hidden_fraction"] = report.summary[f"hidden_fraction_{tokens}"]
     for switch, suffix in (("on", ""), ("off", "_off")):
         together = [s["gap_steps"] for s in report.samples if "batch" in s and s["switch"] == switch]
         if together:
@@ -133,7 +133,9 @@ def summarise(report: Report, lengths: Sequence[int], took: dict[str, list[float
 def main() -> None:
     """Measures and reports."""
     made = parser(__doc__)
-    made.add_argument("--rounds", type=int, default=7, help="pairs of each length and kind")
+    made.add_argument(
+        "--rounds", type=int, default=7, help="single pairs of each length and kind; 0: only batches"
+    )
     arguments = made.parse_args()
     lengths, rounds, batches = (LENGTHS[:2], 3, 0) if arguments.quick else (LENGTHS, arguments.rounds, 3)
     asyncio.run(measure(lengths, rounds, batches)).show(arguments.json)

@@ -132,8 +132,10 @@ def summarise(report: Report, found: dict[str, list[float]], fullness: dict[str,
 
 def main() -> None:
     """Measures and reports."""
-    arguments = parser(__doc__).parse_args()
-    asyncio.run(measure(1 if arguments.quick else 5)).show(arguments.json)
+    made = parser(__doc__)
+    made.add_argument("--rounds", type=int, default=5, help="batches of each kind")
+    arguments = made.parse_args()
+    asyncio.run(measure(1 if arguments.quick else arguments.rounds)).show(arguments.json)
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ async def bus() -> AsyncIterator[Bus]:
 async def client(backend: Backend, made: Bus, features: Features | None = None) -> AsyncIterator[Client]:
     """Programs over a started backend."""
     async with DeltaWriter(made, "e-bench") as writer:
-        press = Press(Finals(made), writer, Feeds(made), lambda event: found.take(event))  # noqa: PLW0108  (it is made below)
+        press = Press(Finals(made), writer, Feeds(made, forget_ended=True), lambda event: found.take(event))  # noqa: PLW0108  (it is made below)
         tools = Tools.of("e-bench", backend, press, features or Features())
         found = Client(backend, tools, Programs(tools))
         try:

@@ -168,8 +168,9 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--backend", choices=("sim", "tiny"), default="tiny", help="tiny: vLLM, a tiny model")
     made.add_argument("--seed", type=int, default=1)
+    made.add_argument("--programs", type=int, default=10_000)
     arguments = made.parse_args()
-    programs = 300 if arguments.quick else 10_000
+    programs = 300 if arguments.quick else arguments.programs
     asyncio.run(measure(arguments.backend, programs, arguments.seed)).show(arguments.json)
 
 

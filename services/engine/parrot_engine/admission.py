@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 PAUSED_SHARE: Final = 0.9
@@ -32,9 +32,11 @@ class Claim:
     Attributes:
         priority: lower ones run first, and lose what they hold last.
         on_drop: told that what was held is to be let go.
-        held_tokens: of a paused program.
+        held_tokens: of a paused program, without what is a shared context's.
         need_tokens: of a running one; 0: it does not run.
         dropped: what it held was taken from it, and not given back since.
+        shared: shared contexts it uses, and the tokens each has of its own. Several programs may
+            use one: it counts once, and as needed only while one of them runs.
     """
 
     priority: int
@@ -44,6 +46,7 @@ class Claim:
     dropped: bool = False
     slots: int = 0
     number: int = 0
+    shared: dict[str, int] = field(default_factory=dict)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -68,13 +71,13 @@ class Admission:
         self._kv_tokens = kv_tokens
         self._claims: set[Claim] = set()
         self._waiters: list[_Waiter] = []
-        self._shared_tokens = 0
         self._numbers = itertools.count()
 
     @property
     def running(self) -> int:
         """Programs that run."""
-        return sum(claim.need_tokens > 0 for claim in self._claims)
+        # A copy: metrics are read from another thread.
+        return sum(claim.need_tokens > 0 for claim in tuple(self._claims))
 
     @property
     def waiting(self) -> int:
@@ -97,19 +100,15 @@ class Admission:
         self._claims.discard(claim)
         self._admit()
 
-    def use_shared(self, tokens: int) -> None:
-        """Counts a shared context that running or paused programs use; negative: no longer."""
-        self._shared_tokens += tokens
-        self._admit()
-
     def hold(self, claim: Claim, tokens: int) -> bool:
         """Whether a paused program may hold `tokens` in all, which are then its own.
 
         Refused while others wait for memory, and where there is no room.
         """
         if self._kv_tokens:
-            others = self._in_use() - claim.held_tokens
-            if self._short_of_memory() or others + tokens > PAUSED_SHARE * self._kv_tokens:
+            others = sum(found.need_tokens + found.held_tokens for found in self._claims) - claim.held_tokens
+            used = others + _shared_tokens(self._claims)
+            if self._short_of_memory() or used + tokens > PAUSED_SHARE * self._kv_tokens:
                 return False
         claim.held_tokens = tokens
         claim.dropped = False
@@ -155,26 +154,38 @@ class Admission:
             return True
         if sum(claim.slots for claim in self._claims) + waiter.slots > self._slots:
             return False
-        return not self._kv_tokens or self._reserved() + waiter.need_tokens <= self._kv_tokens
+        return not self._kv_tokens or self._reserved_with(waiter) <= self._kv_tokens
 
     def _short_of_memory(self) -> bool:
         """The first in line waits for memory, not for a slot."""
-        if not self._waiters:
-            return False
-        return self._reserved() + self._waiters[0].need_tokens > self._kv_tokens
+        return bool(self._waiters) and self._reserved_with(self._waiters[0]) > self._kv_tokens
 
     def _make_room(self) -> None:
         """Takes from paused programs what the running ones need, last in order first."""
         if not self._kv_tokens:
             return
         paused = sorted((claim for claim in self._claims if claim.held_tokens), key=lambda claim: claim.order)
-        while paused and self._in_use() > self._kv_tokens:
+        used = self._reserved() + sum(claim.held_tokens for claim in paused)
+        while paused and used > self._kv_tokens:
             claim = paused.pop()
+            used -= claim.held_tokens
             claim.held_tokens, claim.dropped = 0, True
             claim.on_drop()
 
     def _reserved(self) -> int:
-        return self._shared_tokens + sum(claim.need_tokens for claim in self._claims)
+        running = [claim for claim in self._claims if claim.need_tokens]
+        return sum(claim.need_tokens for claim in running) + _shared_tokens(running)
 
-    def _in_use(self) -> int:
-        return self._reserved() + sum(claim.held_tokens for claim in self._claims)
+    def _reserved_with(self, waiter: _Waiter) -> int:
+        """What would be reserved if it ran too."""
+        running = [claim for claim in self._claims if claim.need_tokens]
+        need_tokens = sum(claim.need_tokens for claim in running) + waiter.need_tokens
+        return need_tokens + _shared_tokens([*running, waiter.claim])
+
+
+def _shared_tokens(claims: Iterable[Claim]) -> int:
+    """Tokens of the shared contexts these use, each counted once."""
+    contexts: dict[str, int] = {}
+    for claim in claims:
+        contexts |= claim.shared
+    return sum(contexts.values())

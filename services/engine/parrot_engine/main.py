@@ -123,7 +123,7 @@ async def serve(settings: EngineSettings, backend: Backend, stop: Stop) -> None:
             await _start(backend)
             stop.begun()
             outbox = Outbox()
-            press = Press(Finals(bus), writer, Feeds(bus), outbox.put)
+            press = Press(Finals(bus), writer, Feeds(bus, forget_ended=True), outbox.put)
             tools = Tools.of(engine_id, backend, press, _features(settings))
             programs = Programs(tools)
             control = ControlStream(channel, tools, programs, outbox)

@@ -18,7 +18,6 @@ from typing import Final
 
 import structlog
 
-from parrot_engine.admission import Admission
 from parrot_engine.backends.base import Backend
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors
@@ -66,12 +65,9 @@ class _Shared:
 class SharedContexts:
     """The shared contexts of one engine."""
 
-    def __init__(
-        self, backend: Backend, admission: Admission, report: Report, *, keep_s: float = KEEP_S
-    ) -> None:
+    def __init__(self, backend: Backend, report: Report, *, keep_s: float = KEEP_S) -> None:
         """`keep_s`: how long one stays that nobody uses; `report` is told of what comes and goes."""
         self._backend = backend
-        self._admission = admission
         self._report = report
         self._keep_s = keep_s
         self._contexts: dict[str, _Shared] = {}
@@ -93,30 +89,21 @@ class SharedContexts:
         """
         found = await self._find(prefix, fill)
         found.users += 1
-        if found.users == 1:
-            self._admission.use_shared(found.tokens)
         try:
             await self._expect(prefix)
             yield
         finally:
             found.users -= 1
             found.unused_since_s = time.monotonic()
-            if not found.users:
-                self._admission.use_shared(-found.tokens)
-                if found.unwanted:
-                    await asyncio.shield(self._free([prefix.context_id]))
+            if found.unwanted:
+                await asyncio.shield(self._free([prefix.context_id]))
 
     async def free(self, context_ids: Iterable[str]) -> None:
         """The manager needs them no longer; those in use go with their last user."""
-        idle = []
-        for context_id in context_ids:
-            found = self._contexts.get(context_id)
-            if found is None:
-                continue
-            found.unwanted = True
-            if not found.users and found.filled.is_set():
-                idle.append(context_id)
-        await self._free(idle)
+        known = [context_id for context_id in dict.fromkeys(context_ids) if context_id in self._contexts]
+        for context_id in known:
+            self._contexts[context_id].unwanted = True
+        await self._free(known)
 
     async def expect(self, uses: Iterable[engine_pb2.ContextUse]) -> None:
         """Tells the backend when contexts will be used; a negative number of steps is never."""
@@ -128,23 +115,14 @@ class SharedContexts:
     async def refresh(self) -> None:
         """Frees what nobody used for long, and reports whose KV came or went since the last time."""
         oldest_s = time.monotonic() - self._keep_s
-        await self._free(
-            [
-                name
-                for name, found in self._contexts.items()
-                if not found.users and found.filled.is_set() and found.unused_since_s < oldest_s
-            ]
-        )
-        if not self._contexts:
-            return
-        held = set((await self._backend.audit()).held_contexts)
+        await self._free([name for name, found in self._contexts.items() if found.unused_since_s < oldest_s])
         changed = [
             name
             for name, found in self._contexts.items()
-            if found.filled.is_set() and found.in_kv != (name in held)
+            if found.filled.is_set() and found.in_kv != self._backend.holds(name)
         ]
         for name in changed:
-            self._contexts[name].in_kv = name in held
+            self._contexts[name].in_kv = self._backend.holds(name)
         self._tell(changed, ())
 
     async def _find(self, prefix: Prefix, fill: Callable[[], Awaitable[None]]) -> _Shared:
@@ -168,13 +146,15 @@ class SharedContexts:
             await fill()
             await self._backend.fill((), prefix.context_id)
         except BaseException:
-            del self._contexts[prefix.context_id]
-            await asyncio.shield(self._backend.free_context(prefix.context_id))
+            try:
+                await asyncio.shield(self._backend.free_context(prefix.context_id))
+            finally:
+                # Not before: whoever comes meanwhile waits, and then fills an empty context.
+                del self._contexts[prefix.context_id]
+                found.filled.set()
             raise
-        else:
-            found.in_kv = True
-        finally:
-            found.filled.set()
+        found.in_kv = True
+        found.filled.set()
         self._tell((prefix.context_id,), ())
         return found
 
@@ -186,10 +166,16 @@ class SharedContexts:
             await self.expect((use,))
 
     async def _free(self, context_ids: Sequence[str]) -> None:
+        """Frees those of them that nobody uses now."""
+        gone = []
         for context_id in context_ids:
+            found = self._contexts.get(context_id)
+            if found is None or found.users or not found.filled.is_set():
+                continue
             del self._contexts[context_id]
+            gone.append(context_id)
             await self._backend.free_context(context_id)
-        self._tell((), context_ids)
+        self._tell((), gone)
 
     def _tell(self, changed: Sequence[str], gone: Sequence[str]) -> None:
         if changed or gone:

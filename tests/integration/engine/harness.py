@@ -135,7 +135,7 @@ async def programs_on(
     """Programs over a backend, reporting to the test."""
     reports = Reports()
     async with DeltaWriter(bus, "e-test") as writer:
-        press = Press(Finals(bus), writer, Feeds(bus), reports.put)
+        press = Press(Finals(bus), writer, Feeds(bus, forget_ended=True), reports.put)
         programs = Programs(Tools.of("e-test", backend, press, features or Features()))
         yield programs, reports
         await programs.abandon()

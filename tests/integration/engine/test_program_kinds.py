@@ -150,6 +150,38 @@ async def test_when_the_first_filler_is_cancelled_the_next_one_fills(session: Se
     await backend.stop()
 
 
+async def test_freeing_one_twice_or_what_is_not_there_harms_nobody(
+    programs: Programs, reports: Reports, session: Session, sim_backend: SimBackend
+) -> None:
+    programs.start(sharer(session, 1))
+    await reports.kind("done", "c1")
+    context_id = f"shared/{len(SYSTEM)}"
+    await shared_of(programs).free([context_id, context_id, "shared/nowhere"])
+    await shared_of(programs).free([context_id])
+    assert (shared_of(programs).messages(), sim_backend.stats().contexts) == ([], 0)
+
+
+async def test_users_that_come_while_others_leave_always_find_it_whole(
+    programs: Programs, reports: Reports, session: Session, sim_backend: SimBackend
+) -> None:
+    context_id = f"shared/{len(SYSTEM)}"
+    for number in range(60):
+        programs.start(sharer(session, number))
+        if number % 7 == 3:
+            programs.cancel(session.ref(f"c{number - 1}"), "the client asked")
+        if number % 3 == 0:
+            await shared_of(programs).free([context_id])
+        if number % 5 == 0:
+            await reports.end(f"c{number // 2}")
+    ends = [(await reports.end(f"c{number}")) for number in range(60)]
+    kinds = {str(end.WhichOneof("event")) for end in ends}
+    assert kinds == {"done", "cancelled"}, [end for end in ends if end.WhichOneof("event") == "failed"]
+    lengths = {end.done.usage.prompt_tokens for end in ends if end.WhichOneof("event") == "done"}
+    assert lengths == {len(SYSTEM) + len(" Question 1?"), len(SYSTEM) + len(" Question 10?")}
+    await shared_of(programs).free([context_id])
+    assert sim_backend.stats().contexts == 0
+
+
 async def test_what_leaves_the_memory_is_told_and_comes_back_with_the_next_use(
     session: Session, bus: Bus
 ) -> None:

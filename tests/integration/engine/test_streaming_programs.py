@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pydoc_data.topics import topics
+from typing import Any
 
 import pytest
 from tests.integration.engine.harness import Reports, Session, programs_on
 from tests.support.engine import Pen
 from tests.support.eventually import eventually
 
-from parrot_engine.backends.base import Backend
+from parrot_engine.backends.base import Backend, BackendError, FillResult
 from parrot_engine.backends.sim import SimBackend, SimOptions
 from parrot_engine.programs.table import Programs
 from parrot_engine.programs.tools import Features
@@ -20,6 +21,7 @@ from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime.values.bus import Bus
 from parrot_runtime.values.finals import FinalRecord, Finals
+from parrot_runtime.values.reader import SessionFeed
 from parrot_runtime.values.writer import DeltaWriter
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +75,15 @@ async def text_of(bus: Bus, session: Session, variable_id: str) -> str:
     assert record is not None
     assert record.text is not None
     return record.text
+
+
+async def feed_of(programs: Programs, session: Session) -> SessionFeed:
+    """The session's feed, once a program reads it."""
+    feeds = programs._tools.press.feeds
+    await eventually(lambda: feeds.open_feed(session.names.session_id) is not None)
+    feed = feeds.open_feed(session.names.session_id)
+    assert feed is not None
+    return feed
 
 
 async def whole_value_first(bus: Bus, backend: Backend, session: Session, text: str) -> str:
@@ -368,3 +379,77 @@ async def test_on_the_real_engine_a_consumer_is_prefilled_while_its_producer_dec
         programs.start(consumer(other, max_tokens=8))
         await reports.kind("done", "c")
     assert await text_of(bus, session, "y") == await text_of(bus, other, "y")
+
+
+async def test_a_long_session_keeps_no_variable_that_has_ended_and_that_nobody_reads(
+    programs: Programs, reports: Reports, session: Session, bus: Bus
+) -> None:
+    programs.start(consumer(session, variable_id="last"))
+    feed = await feed_of(programs, session)
+    for number in range(20):
+        programs.start(session.program(session.text("A"), session.output(f"x{number}"), call_id=f"p{number}"))
+        await reports.kind("done", f"p{number}")
+    await eventually(lambda: all(feed.forgotten(f"x{number}") for number in range(20)))
+    assert set(feed._buffers) == {"last"}
+    # What was forgotten can still be read, by whoever thought it pending.
+    programs.start(consumer(session, variable_id="x3", output="z", call_id="late"))
+    await reports.kind("done", "late")
+    await session.set(bus, "last", "the end")
+    await reports.kind("done", "c")
+
+
+async def test_an_input_that_ended_while_another_one_was_waited_for_comes_at_once(
+    programs: Programs, reports: Reports, session: Session, bus: Bus
+) -> None:
+    programs.start(
+        session.program(session.pending("a"), session.pending("b"), session.output("y"), call_id="c")
+    )
+    feed = await feed_of(programs, session)
+    pen = Pen(bus, session.names.session_id, "b")
+    await pen.write("second")
+    await pen.end()
+    await eventually(lambda: feed.forgotten("b"))
+    async with asyncio.timeout(4):
+        await session.set(bus, "a", "first ")
+        assert (await reports.kind("done", "c")).done.usage.prompt_tokens == len("first second")
+
+
+async def test_a_chunk_that_could_not_be_computed_fails_the_program_and_leaves_no_hole_in_its_prompt(
+    programs: Programs,
+    reports: Reports,
+    session: Session,
+    sim_backend: SimBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill = sim_backend.fill
+    failed = False
+
+    async def fail_once(token_ids: Sequence[int], *arguments: Any, **settings: Any) -> FillResult:
+        nonlocal failed
+        if token_ids and not settings.get("lazy") and not failed:
+            failed = True
+            raise BackendError("out of blocks")
+        return await fill(token_ids, *arguments, **settings)
+
+    monkeypatch.setattr(sim_backend, "fill", fail_once)
+    programs.start(consumer(session))
+    await eventually(lambda: programs.paused == 1)
+    programs.start(producer(session, max_tokens=100))
+    failure = await reports.failure("c")
+    assert (failure.type, "out of blocks" in failure.message) == ("engine_error", True)
+    await reports.kind("done", "p")
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_cancel_that_comes_with_news_is_not_lost(
+    turns: int, programs: Programs, reports: Reports, session: Session, bus: Bus
+) -> None:
+    programs.start(consumer(session))
+    feed = await feed_of(programs, session)
+    await eventually(lambda: feed.buffer("x").cursors == 1)
+    feed.offer("x", 1, 0, "The harbour opens at dawn. ")
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    programs.cancel(session.ref("c"), "the client asked")
+    await reports.kind("cancelled", "c")
+    assert programs.attempts() == []

@@ -262,7 +262,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(
         stream = Stream(response)
         await stream.until(lambda: b"alive" in stream.raw)
         waiting = asyncio.create_task(running._http.get(running.path))
-        await eventually(lambda: feeds._open.get(running.session_id, (None, 0))[1] == 2)
+        await eventually(lambda: [found.users for found in feeds._open.values()] == [2])
         await running.pen.write("abc")
         assert feeds._open
     waiting.cancel()

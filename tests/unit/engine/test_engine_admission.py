@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from parrot_engine.admission import PAUSED_SHARE, Admission, Claim
-from parrot_engine.programs.pace import LEAST_TOKENS, MOST_TOKENS, Pace, chunk_tokens
+from parrot_engine.programs.pace import CHUNK_COST_STEPS, LEAST_TOKENS, MOST_TOKENS, Pace, chunk_tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -186,14 +186,27 @@ async def test_what_a_program_held_is_part_of_what_it_needs() -> None:
     assert claim.need_tokens == 0
 
 
-async def test_shared_contexts_count_once_while_they_are_used() -> None:
+async def test_shared_contexts_count_once_and_only_while_one_who_uses_them_runs() -> None:
     admission = Admission(8, BUDGET)
-    admission.use_shared(700)
-    first, second = Run(admission, 250), Run(admission, 100)
-    assert await started([first, second]) == [True, False]
-    admission.use_shared(-700)
-    assert await started([second]) == [True]
-    await finish(first, second)
+    claims = [admission.enter(0, lambda: None) for _ in range(3)]
+    for claim in claims:
+        claim.shared = {"prefix": 600, "nested": 100}
+    other = Run(admission, 900)
+    assert await started([other]) == [True], "users that are paused reserve nothing"
+    await finish(other)
+    async with admission.run(claims[0], 100), admission.run(claims[1], 100):
+        late = Run(admission, 101)
+        assert await started([late]) == [False]
+    assert await started([late]) == [True]
+    await finish(late)
+
+
+async def test_a_paused_program_holds_its_own_tokens_beside_a_shared_context() -> None:
+    admission = Admission(8, BUDGET)
+    claims = [admission.enter(0, lambda: None) for _ in range(8)]
+    for claim in claims:
+        claim.shared = {"prefix": 400}
+    assert [admission.hold(claim, 100) for claim in claims] == [True] * 5 + [False] * 3
 
 
 async def test_without_a_budget_only_slots_count() -> None:
@@ -258,5 +271,5 @@ def test_chunks_shrink_towards_the_expected_end_and_are_small_where_none_is_know
 def test_chunks_of_all_programs_together_keep_to_their_share_of_the_batch() -> None:
     pace = Pace(lambda: 50.0)
     sent = sum(pace.take(ms / 1000) for ms in range(10_000))
-    cost_ms = sent * 0.04 * 50.0
-    assert 0.9 * 0.02 <= cost_ms / 10_000 <= 0.02 * 1.01
+    cost_ms = sent * CHUNK_COST_STEPS * 50.0
+    assert 0.9 * 0.02 <= cost_ms / 10_000 <= 0.02 * 1.05

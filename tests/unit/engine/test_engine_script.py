@@ -188,7 +188,7 @@ async def test_what_was_streamed_before_counts_against_the_length() -> None:
     "sampling", [{"temperature": 1.0, "seed": 1}, {"presence_penalty": 0.5}, {"repetition_penalty": 1.2}]
 )
 async def test_what_cannot_go_on_as_it_would_have_is_refused_openly(sampling: dict[str, object]) -> None:
-    operation = output(10, **sampling)
+    operation = output(10, **sampling)  # type: ignore[arg-type]
     operation.generate.streamed_text = "already"
     assert "can't go on" in await refused(errors.NOT_RESUMABLE, text("a"), operation)
     operation.generate.streamed_text = ""

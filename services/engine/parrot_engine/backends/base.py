@@ -289,6 +289,10 @@ class Backend(ABC):
         """Says in how many steps of its application a held context will be used; infinite: by nobody."""
 
     @abstractmethod
+    def holds(self, context_id: str) -> bool:
+        """Whether a context's KV, or some of it, is held, as far as is known here."""
+
+    @abstractmethod
     def stats(self) -> BackendStats:
         """How busy it is now."""
 

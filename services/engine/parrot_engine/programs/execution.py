@@ -128,11 +128,10 @@ class Execution:
         sampling = prompts.resolve(step)
         if step.resumed:
             await prompts.resume(step)
-        expected = min(
-            sampling.max_tokens, self._program.expected_output_tokens or EXPECTED_OUTPUT_TOKENS
-        ) * len(step.outputs)
-        need_tokens = prompts.own_tokens(step.context_id) + expected
-        async with self._tools.admission.run(self._claim, need_tokens, len(step.outputs)):
+        count = len(step.outputs)
+        expected = self._program.expected_output_tokens or EXPECTED_OUTPUT_TOKENS * count
+        need_tokens = prompts.own_tokens(step.context_id) + min(expected, sampling.max_tokens * count)
+        async with self._tools.admission.run(self._claim, need_tokens, count):
             self._report_started()
             await self._run_outputs(prompts, step, sampling)
         self._ready_since_ns = time.time_ns()

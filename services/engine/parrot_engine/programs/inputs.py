@@ -18,7 +18,7 @@ from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.values.finals import FinalRecord, Finals
-from parrot_runtime.values.reader import Cursor, End, Feeds, SessionFeed
+from parrot_runtime.values.reader import Chunk, Cursor, End, Feeds, SessionFeed
 
 READ_TIMEOUT_S: Final = 30.0
 RETRY_S: Final = 0.25
@@ -81,12 +81,18 @@ class Inputs:
         Raises:
             Fault: as `look`.
         """
-        cursor = self._cursor(source)
+        if self._feed is None:
+            raise _unavailable(source, "is not on the bus")
+        self._feed.catch_up_once()
+        cursor = self._feed.cursor(source.variable_id)
         pieces: list[str] = []
-        while (item := await self._next(cursor, source)) is not None:
-            pieces.append(item)
-            if not source.transforms:
-                yield item
+        try:
+            while (item := await self._next(self._feed, cursor, source)) is not None:
+                pieces.append(item)
+                if not source.transforms:
+                    yield item
+        finally:
+            cursor.close()
         value = self._values[source.variable_id]
         if source.transforms:
             yield await transformed(value.text, source.transforms, source.variable_id)
@@ -97,27 +103,24 @@ class Inputs:
         """By variable, the W3C headers of the span that wrote it, as far as they are known."""
         return {variable_id: value.trace for variable_id, value in self._values.items()}
 
-    def _cursor(self, source: engine_pb2.VariableSource) -> Cursor:
-        if self._feed is None:
-            raise _unavailable(source, "is not on the bus")
-        self._feed.catch_up_once()
-        return self._feed.cursor(source.variable_id)
-
-    async def _next(self, cursor: Cursor, source: engine_pb2.VariableSource) -> str | None:
+    async def _next(self, feed: SessionFeed, cursor: Cursor, source: engine_pb2.VariableSource) -> str | None:
         """The next text; None at the end, whose value is then known."""
         while True:
-            item = await cursor.next(LOOK_S)
+            forgotten = feed.forgotten(source.variable_id)
+            item = await _news(cursor, source, 0 if forgotten else LOOK_S)
             if isinstance(item, End):
                 self._take(source, item.record)
                 return None
             if item is not None:
                 return item.text
             record = await self._read_patiently(source)
-            if record is not None and self._feed is not None:
-                self._feed.resolve(record)
+            if record is not None:
+                feed.resolve(record)
+            elif forgotten:
+                raise _unavailable(source, "is no longer on the bus")
 
     def _heard(self, source: engine_pb2.VariableSource) -> FinalRecord | None:
-        return self._feed.buffer(source.variable_id).end if self._feed is not None else None
+        return self._feed.end_of(source.variable_id) if self._feed is not None else None
 
     def _take(self, source: engine_pb2.VariableSource, record: FinalRecord | None) -> InputValue:
         if record is None:
@@ -145,6 +148,18 @@ class Inputs:
                 if time.monotonic() >= deadline:
                     raise _unavailable(source, f"can't be read: {fault.message}") from fault
                 await asyncio.sleep(RETRY_S)
+
+
+async def _news(cursor: Cursor, source: engine_pb2.VariableSource, within_s: float) -> Chunk | End | None:
+    """What the cursor has next; None: nothing yet, or the bus is away."""
+    try:
+        return await cursor.next(within_s)
+    except Fault as fault:
+        if fault.kind is errors.UNAVAILABLE:
+            return None
+        raise _unavailable(source, "ended as another text than was streamed") from fault
+    except UnicodeDecodeError:
+        raise _unavailable(source, "went on as another text than was streamed") from None
 
 
 def _unavailable(source: engine_pb2.VariableSource, what: str) -> Fault:

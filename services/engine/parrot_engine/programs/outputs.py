@@ -94,12 +94,13 @@ class OutputStream:
         record = FinalRecord(
             variable_id=sink.variable_id, call_id=self.ref.call_id, attempt=self.ref.attempt, text=text
         )
-        if (feed := press.feeds.open_feed(self.ref.session_id)) is not None:
-            feed.resolve(record)
         await press.writer.flush()
         if self.rollouts is not None:
             await self.rollouts.publish(press.finals, sink.final_subject)
         await press.finals.publish(sink.final_subject, record)
+        # Not before: nothing may be made of a value that the bus does not have.
+        if (feed := press.feeds.open_feed(self.ref.session_id)) is not None:
+            feed.resolve(record)
         return engine_pb2.OutputEnd(
             variable_id=sink.variable_id,
             size_bytes=len(text.encode()),

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Final
 
 LEAST_TOKENS: Final = 8
-MOST_TOKENS: Final = 32
+MOST_TOKENS: Final = 64
 """A chunk while its producer's end is far. What is not prefilled when the end comes, the reader waits
 for: a producer may end before it is expected to."""
 BATCH_SHARE: Final = 0.02
 """Of the batch's time, what chunks may cost it beyond the prefill that has to be done anyway."""
-CHUNK_COST_STEPS: Final = 0.04
+CHUNK_COST_STEPS: Final = 0.12
 """What one more row costs the step it is in, as a share of a step that only decodes."""
 LEAST_CHUNK_COST_MS: Final = 0.3
 

@@ -59,24 +59,34 @@ class Prefill:
         self._pending: list[int] = []
         self._filling: asyncio.Task[None] | None = None
 
-    def begin(self, context_tokens: int) -> None:
-        """Starts computing what the context holds so far, if there is room for it."""
-        if self._admission.hold(self._claim, context_tokens):
+    def begin(self, own_tokens: int) -> None:
+        """Starts computing what the context holds so far, if there is room for it.
+
+        Args:
+            own_tokens: of what it holds, what is not a shared context's.
+        """
+        if self._admission.hold(self._claim, own_tokens):
             self._start(dynamic=False)
 
-    def add(self, token_ids: Sequence[int], chunk: int | None, context_tokens: int) -> None:
+    def add(self, token_ids: Sequence[int], chunk: int | None, own_tokens: int) -> None:
         """Takes tokens; computes what is pending once it is `chunk` long and pace and room allow.
 
         Args:
             chunk: None: nothing is computed for these.
-            context_tokens: the context's length with everything added so far.
+            own_tokens: the program's own part of the context, with everything added so far.
+
+        Raises:
+            BackendError: a fill before it failed.
         """
         self._pending += token_ids
         if chunk is None or len(self._pending) < chunk:
             return
-        if self._filling is not None and not self._filling.done():
-            return
-        if not self._admission.hold(self._claim, context_tokens):
+        if self._filling is not None:
+            if not self._filling.done():
+                return
+            # What a fill that failed took with it would be missing in the prompt.
+            self._filling.result()
+        if not self._admission.hold(self._claim, own_tokens):
             return
         if self._pace.take(time.monotonic()):
             self._start(dynamic=True)

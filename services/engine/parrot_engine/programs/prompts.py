@@ -16,6 +16,7 @@ from parrot_engine.programs.pace import chunk_tokens
 from parrot_engine.programs.prefill import Prefill, Spent, Target
 from parrot_engine.programs.script import (
     INLINE_CHARS,
+    INLINE_TRANSFORM_CHARS,
     FillStep,
     GenerateStep,
     Part,
@@ -163,7 +164,9 @@ class Prompts:
             }
 
         chars = sum(len(value.text) for _, value in values.values())
-        return encode_all() if chars <= INLINE_CHARS else await asyncio.to_thread(encode_all)
+        transformed = any(part.source.transforms for part, _ in values.values() if part.source is not None)
+        inline = chars <= (INLINE_TRANSFORM_CHARS if transformed else INLINE_CHARS)
+        return encode_all() if inline else await asyncio.to_thread(encode_all)
 
     def _token_ids(self, part: Part) -> Sequence[int]:
         return self._known[part.key] if part.source is not None else part.token_ids
@@ -213,6 +216,7 @@ class Prompts:
 
         prefix = Prefix(context_id, shared.prefix_hash, tokens, shared.steps_to_next_use or None)
         await stack.enter_async_context(self._tools.shared.using(prefix, fill))
+        self._claim.shared[context_id] = sum(len(token_ids) for token_ids, _ in own)
         self._tokens[context_id] = tokens
         self._inherited[context_id] = len(tokens)
         return waited
@@ -235,16 +239,16 @@ class Prompts:
         growing = GrowingValue(self._backend.tokenizer.value_encoder())
         try:
             if features.static_prefill and self._tokens[context_id]:
-                prefill.begin(len(self._tokens[context_id]))
+                prefill.begin(self.own_tokens(context_id))
             async with aclosing(self._inputs.pieces(part.source)) as pieces:
                 async for piece in pieces:
                     added = self._grow(context_id, await growing.push(piece))
                     self._check_length(context_id, part, growing)
                     chunk = chunk_tokens(len(growing.token_ids), part.source.expected_tokens)
-                    context_tokens = len(self._tokens[context_id])
-                    prefill.add(added, chunk if features.dynamic_prefill else None, context_tokens)
+                    own_tokens = self.own_tokens(context_id)
+                    prefill.add(added, chunk if features.dynamic_prefill else None, own_tokens)
             rest = self._grow(context_id, await growing.finish())
-            prefill.add(rest, None, len(self._tokens[context_id]))
+            prefill.add(rest, None, self.own_tokens(context_id))
             self._known[part.key] = growing.token_ids
             self._check()
             await prefill.settle()

@@ -23,6 +23,10 @@ INLINE_CHARS: Final = 16_384
 """Longer texts are tokenized off the event loop."""
 
 
+INLINE_TRANSFORM_CHARS: Final = 1024
+"""Longer texts are transformed off the event loop: a large pattern takes microseconds a character."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A piece of a fill: tokens, or the variable whose text is to be tokenized.
@@ -123,7 +127,7 @@ def apply_transforms(text: str, names: Sequence[str], variable_id: str) -> str:
 
 async def transformed(text: str, names: Sequence[str], variable_id: str) -> str:
     """As `apply_transforms`, off the event loop if that may take long."""
-    if not names or len(text) <= INLINE_CHARS:
+    if not names or len(text) <= INLINE_TRANSFORM_CHARS:
         return apply_transforms(text, names, variable_id)
     return await asyncio.to_thread(apply_transforms, text, names, variable_id)
 

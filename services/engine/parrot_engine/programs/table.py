@@ -23,6 +23,7 @@ from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 
 VERSION: Final = 1
+STOP_AGAIN_S: Final = 1.0
 
 log = structlog.get_logger()
 
@@ -32,6 +33,7 @@ Key = tuple[str, str, int]
 @dataclass(slots=True)
 class _Running:
     task: asyncio.Task[engine_pb2.AttachRequest]
+    deadline: asyncio.TimerHandle | None
     stopped_by: Fault | None = None
 
 
@@ -82,7 +84,7 @@ class Programs:
             self._report(_failed(program.ref, fault))
             return
         task = asyncio.create_task(self._outcome(program, time.time_ns()), name=f"program-{key[0]}/{key[1]}")
-        self._programs[key] = _Running(task)
+        self._programs[key] = _Running(task, self._deadline(key, program.deadline_unix_ms))
         task.add_done_callback(functools.partial(self._ended, key))
 
     def cancel(self, ref: engine_pb2.AttemptRef, reason: str) -> None:
@@ -102,30 +104,37 @@ class Programs:
         tasks = [running.task for running in self._programs.values()]
         if not tasks:
             return
+        fault = Fault(errors.INTERRUPTED, f"the engine was stopped and waited {grace_s:g} s; submit it again")
         await asyncio.wait(tasks, timeout=grace_s)
         for key in list(self._programs):
-            self._stop(
-                key,
-                Fault(
-                    errors.INTERRUPTED, f"the engine was stopped and waited {grace_s:g} s; submit it again"
-                ),
-            )
+            self._stop(key, fault)
         await asyncio.wait(tasks)
 
     async def abandon(self) -> None:
         """Ends every program and reports none."""
         tasks = [running.task for running in self._programs.values()]
         for task in tasks:
-            task.cancel()
+            _cancel(task)
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _deadline(self, key: Key, deadline_unix_ms: int) -> asyncio.TimerHandle | None:
+        if not deadline_unix_ms:
+            return None
+        fault = Fault(
+            errors.DEADLINE_EXCEEDED, "its deadline passed on the engine; allow more time or ask for less"
+        )
+        left_s = max(0.0, deadline_unix_ms / 1000 - time.time())
+        return asyncio.get_running_loop().call_later(left_s, self._stop, key, fault)
 
     def _stop(self, key: Key, fault: Fault) -> None:
         running = self._programs[key]
         running.stopped_by = running.stopped_by or fault
-        running.task.cancel()
+        _cancel(running.task)
 
     def _ended(self, key: Key, task: asyncio.Task[engine_pb2.AttachRequest]) -> None:
         running = self._programs.pop(key)
+        if running.deadline is not None:
+            running.deadline.cancel()
         ref = _ref(key)
         if not task.cancelled():
             if (error := task.exception()) is None:
@@ -137,7 +146,8 @@ class Programs:
 
     async def _outcome(self, program: engine_pb2.RunProgram, arrived_ns: int) -> engine_pb2.AttachRequest:
         try:
-            return engine_pb2.AttachRequest(done=await self._in_time(program, arrived_ns))
+            self._check(program)
+            return engine_pb2.AttachRequest(done=await Execution(self._tools, program, arrived_ns).run())
         except Fault as fault:
             return _failed(program.ref, fault)
         except BackendDeadError:
@@ -151,24 +161,6 @@ class Programs:
                 program.ref, Fault(errors.ENGINE_ERROR, "an unexpected error; the engine's log has it")
             )
 
-    async def _in_time(self, program: engine_pb2.RunProgram, arrived_ns: int) -> engine_pb2.AttemptDone:
-        """Runs the program within its deadline.
-
-        Raises:
-            Fault: `deadline_exceeded`, or what the program failed with.
-        """
-        self._check(program)
-        left_s = program.deadline_unix_ms / 1000 - time.time() if program.deadline_unix_ms else None
-        try:
-            async with asyncio.timeout(left_s) as deadline:
-                return await Execution(self._tools, program, arrived_ns).run()
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            raise Fault(
-                errors.DEADLINE_EXCEEDED, "its deadline passed on the engine; allow more time or ask for less"
-            ) from None
-
     def _check(self, program: engine_pb2.RunProgram) -> None:
         served = self._tools.backend.info.model
         if program.version != VERSION:
@@ -178,6 +170,13 @@ class Programs:
             )
         if program.model not in ("", served):
             raise Fault(errors.UNKNOWN_MODEL, f"this engine serves {served}, not {program.model}")
+
+
+def _cancel(task: asyncio.Task[engine_pb2.AttachRequest]) -> None:
+    """Cancels a task, again and again: a library that waits may take a cancellation for its answer."""
+    if not task.done():
+        task.cancel()
+        asyncio.get_running_loop().call_later(STOP_AGAIN_S, _cancel, task)
 
 
 def _ref(key: Key) -> engine_pb2.AttemptRef:

@@ -47,7 +47,7 @@ class Tools:
         """The tools of an engine whose backend has started."""
         info = backend.info
         admission = Admission(info.capacity, info.kv_tokens)
-        shared = SharedContexts(backend, admission, press.report)
+        shared = SharedContexts(backend, press.report)
         pace = Pace(lambda: backend.stats().step_ms)
         return cls(engine_id, backend, press, admission, shared, pace, features)
 

@@ -118,17 +118,23 @@ class ControlStream:
 
     async def _take(self, stream: _Stream) -> None:
         while (command := await stream.read()) is not None:
-            kind = command.WhichOneof("command")
-            if kind == "run":
-                self._programs.start(command.run)
-            elif kind == "cancel":
-                self._programs.cancel(command.cancel.ref, command.cancel.reason)
-            elif kind == "free":
-                await self._shared.free(command.free.context_ids)
-            elif kind == "uses":
-                await self._shared.expect(command.uses.uses)
-            else:
-                log.warning("command not known", kind=kind)
+            try:
+                await self._obey(command)
+            except BackendError as error:
+                log.warning("command not carried out", kind=command.WhichOneof("command"), error=str(error))
+
+    async def _obey(self, command: engine_pb2.AttachResponse) -> None:
+        kind = command.WhichOneof("command")
+        if kind == "run":
+            self._programs.start(command.run)
+        elif kind == "cancel":
+            self._programs.cancel(command.cancel.ref, command.cancel.reason)
+        elif kind == "free":
+            await self._shared.free(command.free.context_ids)
+        elif kind == "uses":
+            await self._shared.expect(command.uses.uses)
+        else:
+            log.warning("command not known", kind=kind)
 
     def _registration(self) -> engine_pb2.Registration:
         info = self._backend.info

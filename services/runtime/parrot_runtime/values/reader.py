@@ -57,12 +57,19 @@ class End:
 
 @dataclass(slots=True)
 class _Buffer:
-    """What is known of one variable: its text so far, and its end."""
+    """What is known of one variable: its text so far, and its end.
+
+    Attributes:
+        cursors: those that read it now.
+        on_bus: its end was heard on the bus, where it can be read again.
+    """
 
     data: bytearray = field(default_factory=bytearray)
     attempt: int = 0
     announced: tuple[values_pb2.Final, dict[str, str]] | None = None
     end: FinalRecord | None = None
+    cursors: int = 0
+    on_bus: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def notify(self) -> None:
@@ -84,7 +91,8 @@ class _Buffer:
         return True
 
     def finish(self, record: FinalRecord) -> None:
-        if self.end is None:
+        """Takes the end, unless it is of an attempt that another has superseded; a client's has none."""
+        if self.end is None and (not record.attempt or record.attempt >= self.attempt):
             self.end = record
             if record.text is not None:
                 self.data = bytearray(record.text.encode())
@@ -98,10 +106,11 @@ class _Subscription(Protocol):
 class Feeds:
     """The session feeds of one process, opened on first use and closed with their last user."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, *, forget_ended: bool = False) -> None:
+        """`forget_ended`: see `SessionFeed`."""
         self._bus = bus
-        self._open: dict[str, tuple[SessionFeed, int]] = {}
-        self._lock = asyncio.Lock()
+        self._forget_ended = forget_ended
+        self._open: dict[str, _OpenFeed] = {}
 
     @asynccontextmanager
     async def session(self, tenant: str, session_id: str) -> AsyncIterator[SessionFeed]:
@@ -110,42 +119,61 @@ class Feeds:
         Raises:
             Fault: `unavailable`, when the bus can't be reached.
         """
-        feed = await self._acquire(tenant, session_id)
+        found = self._open.get(session_id)
+        if found is None:
+            names = SessionSubjects(tenant, session_id)
+            feed = SessionFeed(self._bus, names, forget_ended=self._forget_ended)
+            found = self._open[session_id] = _OpenFeed(feed)
+        found.users += 1
         try:
-            yield feed
+            await found.ensure_open()
+            yield found.feed
         finally:
-            await asyncio.shield(self._release(session_id))
+            await asyncio.shield(self._leave(session_id, found))
 
     def open_feed(self, session_id: str) -> SessionFeed | None:
         """The session's feed, if somebody in this process reads it now."""
-        feed, _ = self._open.get(session_id, (None, 0))
-        return feed
+        found = self._open.get(session_id)
+        return found.feed if found is not None and found.is_open else None
 
-    async def _acquire(self, tenant: str, session_id: str) -> SessionFeed:
-        async with self._lock:
-            feed, users = self._open.get(session_id, (None, 0))
-            if feed is None:
-                feed = SessionFeed(self._bus, SessionSubjects(tenant, session_id))
-                await feed.open()
-            self._open[session_id] = (feed, users + 1)
-            return feed
-
-    async def _release(self, session_id: str) -> None:
-        async with self._lock:
-            feed, users = self._open[session_id]
-            if users > 1:
-                self._open[session_id] = (feed, users - 1)
-                return
+    async def _leave(self, session_id: str, found: _OpenFeed) -> None:
+        found.users -= 1
+        if not found.users:
+            # Whoever comes while this one closes opens another.
             del self._open[session_id]
-            await feed.close()
+            await found.feed.close()
+
+
+@dataclass(slots=True)
+class _OpenFeed:
+    """A session's feed and those who use it."""
+
+    feed: SessionFeed
+    users: int = 0
+    is_open: bool = False
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def ensure_open(self) -> None:
+        """Opens it, unless that was done: if whoever tried first fails, the next one tries."""
+        async with self.opening:
+            if not self.is_open:
+                await self.feed.open()
+                self.is_open = True
 
 
 class SessionFeed:
     """The variables of one session, as they are heard on the bus."""
 
-    def __init__(self, bus: Bus, names: SessionSubjects) -> None:
+    def __init__(self, bus: Bus, names: SessionSubjects, *, forget_ended: bool = False) -> None:
+        """`forget_ended`: keeps no variable that has ended and that nobody reads.
+
+        Whoever asks for one later finds its end where finals are kept. A session that lives long
+        makes many variables.
+        """
         self._bus = bus
         self._names = names
+        self._forget_ended = forget_ended
+        self._forgotten: set[str] = set()
         self._finals = Finals(bus)
         self._buffers: dict[str, _Buffer] = {}
         self._subscriptions: list[_Subscription] = []
@@ -168,8 +196,11 @@ class SessionFeed:
                     await client.subscribe(subject, cb=handler, pending_msgs_limit=PENDING_MESSAGES)
                 )
             await client.flush(timeout=5)
-        except TROUBLE as error:
-            await self.close()
+        except BaseException as error:
+            # A reader that is cancelled here must not leave a subscription that nobody ends.
+            await asyncio.shield(self.close())
+            if not isinstance(error, TROUBLE):
+                raise
             raise Fault(
                 errors.UNAVAILABLE, f"the bus can't be reached ({error!r}); try again", retry_after_ms=1000
             ) from error
@@ -188,11 +219,28 @@ class SessionFeed:
 
     def cursor(self, variable_id: str, offset_bytes: int = 0) -> Cursor:
         """A reader of the variable that has everything before `offset_bytes`."""
+        self.buffer(variable_id).cursors += 1
         return Cursor(self, variable_id, offset_bytes)
+
+    def close_cursor(self, variable_id: str) -> None:
+        """One reader less of the variable."""
+        buffer = self.buffer(variable_id)
+        buffer.cursors -= 1
+        self._forget_if_done(variable_id, buffer)
+
+    def end_of(self, variable_id: str) -> FinalRecord | None:
+        """The variable's end, if it is known here."""
+        found = self._buffers.get(variable_id)
+        return found.end if found is not None else None
+
+    def forgotten(self, variable_id: str) -> bool:
+        """The variable has ended, and only the bus has its end."""
+        return variable_id in self._forgotten
 
     def resolve(self, record: FinalRecord) -> None:
         """Tells the feed of an end learnt elsewhere, such as from the manager."""
-        self.buffer(record.variable_id).finish(record)
+        if record.variable_id not in self._forgotten or self._reads(record.variable_id):
+            self.buffer(record.variable_id).finish(record)
 
     def offer(self, variable_id: str, attempt: int, offset_bytes: int, text: str) -> None:
         """Tells the feed of text this process writes itself, ahead of the bus.
@@ -202,7 +250,7 @@ class SessionFeed:
         delta = values_pb2.Delta(
             variable_id=variable_id, attempt=attempt, offset_bytes=offset_bytes, text=text
         )
-        self.buffer(variable_id).add(delta)
+        self._add(delta)
 
     def catch_up(self) -> None:
         """Starts filling in what was published before the feed opened, or was missed since."""
@@ -235,15 +283,34 @@ class SessionFeed:
     def _take(self, data: bytes) -> bool:
         whole = True
         for delta in values_pb2.StepDeltas.FromString(data).deltas:
-            whole &= self.buffer(delta.variable_id).add(delta)
+            whole &= self._add(delta)
         return whole
+
+    def _add(self, delta: values_pb2.Delta) -> bool:
+        """Takes in a delta; False when text before it is missing."""
+        return delta.variable_id in self._forgotten or self.buffer(delta.variable_id).add(delta)
+
+    def _reads(self, variable_id: str) -> bool:
+        found = self._buffers.get(variable_id)
+        return found is not None and found.cursors > 0
+
+    def _forget_if_done(self, variable_id: str, buffer: _Buffer) -> None:
+        on_bus = buffer.on_bus or variable_id in self._forgotten
+        if self._forget_ended and on_bus and not buffer.cursors:
+            self._buffers.pop(variable_id, None)
+            self._forgotten.add(variable_id)
 
     async def _on_final(self, message: Msg) -> None:
         final = values_pb2.Final.FromString(message.data)
+        if final.variable_id in self._forgotten:
+            return
         buffer = self.buffer(final.variable_id)
-        if final.attempt >= buffer.attempt and buffer.end is None:
-            buffer.announced = (final, dict(message.headers or {}))
-            buffer.notify()
+        if final.attempt >= buffer.attempt:
+            buffer.on_bus = True
+            if buffer.end is None:
+                buffer.announced = (final, dict(message.headers or {}))
+                buffer.notify()
+            self._forget_if_done(final.variable_id, buffer)
 
     async def _fill(self) -> None:
         js = self._bus.js
@@ -279,6 +346,10 @@ class Cursor:
         self._variable_id = variable_id
         self.offset_bytes = offset_bytes
 
+    def close(self) -> None:
+        """Reads no more; once."""
+        self._feed.close_cursor(self._variable_id)
+
     async def next(self, timeout_s: float) -> Chunk | End | None:
         """What comes next: text, the end, or None when nothing came within `timeout_s`.
 
@@ -288,7 +359,9 @@ class Cursor:
         buffer = self._feed.buffer(self._variable_id)
         if not self._has_news(buffer):
             try:
-                await asyncio.wait_for(buffer.changed.wait(), timeout_s)
+                # Not `wait_for`: on Python 3.11 that loses a cancellation that comes with the news.
+                async with asyncio.timeout(timeout_s):
+                    await buffer.changed.wait()
             except TimeoutError:
                 return None
         await self._feed.complete(buffer)

@@ -147,6 +147,9 @@ class OpenAIBackend(Backend):
     async def expect_use(self, context_id: str, steps: float) -> None:
         """Nothing is ever held."""
 
+    def holds(self, context_id: str) -> bool:
+        return False
+
     def stats(self) -> BackendStats:
         return BackendStats(
             running=self._running, waiting=0, contexts=len(self._contexts), kv_used_fraction=0.0

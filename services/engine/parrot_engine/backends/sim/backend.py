@@ -188,6 +188,9 @@ class SimBackend(Backend):
         if context_id in self._contexts:
             self._memory.expect_use(context_id, steps)
 
+    def holds(self, context_id: str) -> bool:
+        return self._memory.holds_any(context_id)
+
     def stats(self) -> BackendStats:
         return BackendStats(
             running=self._batch.running,

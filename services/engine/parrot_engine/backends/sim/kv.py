@@ -143,6 +143,10 @@ class KvMemory:
         self._held.move_to_end(context_id)
         return True
 
+    def holds_any(self, context_id: str) -> bool:
+        """Whether KV is held for a context; no use of it."""
+        return context_id in self._held
+
     def release(self, context_id: str) -> None:
         """Holds a context's KV no longer."""
         held = self._held.pop(context_id, None)

@@ -171,6 +171,10 @@ class VllmBackend(Backend):
             self._known(context_id).steps = steps
             self._running.send("parrot_expect_use", {context_id: steps})
 
+    def holds(self, context_id: str) -> bool:
+        known = self._kv.get(context_id)
+        return known is not None and known.held_tokens > 0
+
     def stats(self) -> BackendStats:
         books, running = self._books, min(self._in_flight, sequences(self._options))
         return BackendStats(
