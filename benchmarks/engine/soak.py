@@ -39,6 +39,8 @@ class Soak:
         self._programs = programs
         self._sent = 0
         self.outcomes: Counter[str] = Counter()
+        self.rss_mb: list[float] = []
+        """After each tenth of the programs."""
 
     async def run(self) -> None:
         """Returns when every program has ended."""
@@ -65,6 +67,8 @@ class Soak:
             event = await sender.event(context_id)
             kind = str(event.WhichOneof("event"))
             self.outcomes[event.failed.failure.type if kind == "failed" else kind] += 1
+            if self.outcomes.total() % max(1, self._programs // 10) == 0:
+                self.rss_mb.append(rss_mb())
             await self._say_so(event)
 
     def _link(self, name: str, place: int) -> str:
@@ -136,9 +140,12 @@ async def measure(name: str, programs: int, seed: int) -> Report:
                 await soak.run()
             seconds = time.monotonic() - began
             await sender.tools.shared.free([c.context_id for c in sender.tools.shared.messages()])
-            after = state(sender)
+            # The audit waits until what was freed is free.
             audit, contexts = await backend.audit(), backend.stats().contexts
-    report.samples = [{"before": before, "after": after, "outcomes": dict(soak.outcomes)}]
+            after = state(sender)
+    report.samples = [
+        {"before": before, "after": after, "outcomes": dict(soak.outcomes), "rss_mb": soak.rss_mb}
+    ]
     report.summary |= {
         "programs": sum(soak.outcomes.values()),
         "programs_per_s": sum(soak.outcomes.values()) / seconds,
@@ -146,6 +153,7 @@ async def measure(name: str, programs: int, seed: int) -> Report:
         "leaked_contexts": contexts,
         "leaked_tasks": after["tasks"] - before["tasks"],
         "rss_growth_mb": after["rss_mb"] - before["rss_mb"],
+        "rss_growth_mb_second_half": soak.rss_mb[-1] - soak.rss_mb[len(soak.rss_mb) // 2],
     }
     print_table(["outcome", "programs"], [(kind, n) for kind, n in soak.outcomes.most_common()])
     return report
@@ -154,13 +162,18 @@ async def measure(name: str, programs: int, seed: int) -> Report:
 def state(sender: Client) -> dict[str, Any]:
     """What could have leaked, as it is now."""
     gc.collect()
-    process = psutil.Process()
-    family = [process, *process.children(recursive=True)]
     return {
-        "rss_mb": sum(member.memory_info().rss for member in family) / 2**20,
+        "rss_mb": rss_mb(),
         "tasks": len(asyncio.all_tasks()),
         "programs": len(sender.programs.attempts()),
     }
+
+
+def rss_mb() -> float:
+    """Resident memory of this process and those it started."""
+    process = psutil.Process()
+    family = [process, *process.children(recursive=True)]
+    return sum(member.memory_info().rss for member in family) / 2**20
 
 
 def main() -> None:

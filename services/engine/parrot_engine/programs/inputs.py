@@ -99,6 +99,10 @@ class Inputs:
         elif "".join(pieces) != value.text:
             raise _unavailable(source, "ended as another text than was streamed")
 
+    def has_ended(self, source: engine_pb2.VariableSource) -> bool:
+        """The variable's end is known, though its last piece may not have been read."""
+        return self._heard(source) is not None
+
     def traces(self) -> Mapping[str, Mapping[str, str]]:
         """By variable, the W3C headers of the span that wrote it, as far as they are known."""
         return {variable_id: value.trace for variable_id, value in self._values.items()}

@@ -66,8 +66,9 @@ class OutputStream:
             self.rollouts.add(step)
         if not step.text:
             return
-        # An output that is transformed at its end is not streamed.
-        if not self.sink.transforms:
+        # An output that is transformed at its end is not streamed. The last step's text goes with the
+        # value, which follows at once: a consumer then knows that nothing more comes.
+        if not self.sink.transforms and step.finish_reason is None:
             self._send(step.text)
         self._pieces.append(step.text)
         self._size_bytes += len(step.text.encode())

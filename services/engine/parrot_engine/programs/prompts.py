@@ -234,19 +234,17 @@ class Prompts:
         """Fills a pending variable as it comes, prefilling what is there meanwhile."""
         if part.source is None:
             return
-        features = self._tools.features
         prefill = self._prefill(context_id)
         growing = GrowingValue(self._backend.tokenizer.value_encoder())
         try:
-            if features.static_prefill and self._tokens[context_id]:
+            if self._tools.features.static_prefill and self._tokens[context_id]:
                 prefill.begin(self.own_tokens(context_id))
             async with aclosing(self._inputs.pieces(part.source)) as pieces:
                 async for piece in pieces:
                     added = self._grow(context_id, await growing.push(piece))
                     self._check_length(context_id, part, growing)
-                    chunk = chunk_tokens(len(growing.token_ids), part.source.expected_tokens)
-                    own_tokens = self.own_tokens(context_id)
-                    prefill.add(added, chunk if features.dynamic_prefill else None, own_tokens)
+                    chunk = self._chunk(part.source, len(growing.token_ids))
+                    prefill.add(added, chunk, self.own_tokens(context_id))
             rest = self._grow(context_id, await growing.finish())
             prefill.add(rest, None, self.own_tokens(context_id))
             self._known[part.key] = growing.token_ids
@@ -254,6 +252,15 @@ class Prompts:
             await prefill.settle()
         finally:
             await prefill.stop()
+
+    def _chunk(self, source: engine_pb2.VariableSource, made: int) -> int | None:
+        """How many tokens of a value make a chunk now; None: no chunk is to be computed.
+
+        Of a value that has ended none is: the output's own request takes what is left along.
+        """
+        if not self._tools.features.dynamic_prefill or self._inputs.has_ended(source):
+            return None
+        return chunk_tokens(made, source.expected_tokens)
 
     def _check_length(self, context_id: str, part: Part, growing: GrowingValue) -> None:
         """Refuses what outgrows the window while it still grows."""
