@@ -1,7 +1,8 @@
 """The embedded Postgres: the packaged binaries, on a unix socket, its data in the data folder.
 
 It is a child like any other, so that it dies with us. Whoever holds the data folder's lock may
-remove a stale pid file: every process of an earlier server held that lock too.
+remove stale pid and lock files: every process of an earlier server held that lock too. Left there,
+they would name a process that is not reaped yet, or another that has its number by now.
 
 Postgres refuses to run as root. Then it runs as another account, which must be able to enter the
 data folder; the binaries are copied there when they lie where that account can't.
@@ -28,6 +29,7 @@ ACCOUNTS: Final = ("postgres", "nobody")
 SUPERUSER: Final = "parrot"
 DATABASE: Final = "postgres"
 _BIN: Final = Path("pginstall", "bin")
+SOCKET: Final = ".s.PGSQL.5432"
 SOCKET_PATH_BYTES: Final = 100
 """Kernels take some 108 bytes for a socket's path."""
 
@@ -73,7 +75,8 @@ class Postgres:
 
     def spec(self) -> Spec:
         """How to run the server; SIGINT is its fast shutdown, which waits for no client."""
-        (self.data / "postmaster.pid").unlink(missing_ok=True)
+        for stale in (self.data / "postmaster.pid", self.sockets / SOCKET, self.sockets / f"{SOCKET}.lock"):
+            stale.unlink(missing_ok=True)
         settings = [
             "listen_addresses=",
             f"unix_socket_directories={self.sockets}",

@@ -17,7 +17,7 @@ from parrot_cli import nats_server, postgres_server
 from parrot_cli.child import Child, Spec
 from parrot_cli.errors import UpError
 from parrot_cli.options import free_port
-from parrot_cli.postgres_server import Postgres
+from parrot_cli.postgres_server import SOCKET, Postgres
 from parrot_runtime.values import bus, subjects
 
 pytestmark = pytest.mark.anyio
@@ -70,8 +70,14 @@ async def test_a_cluster_keeps_its_data_over_a_stop_and_a_crash(folder: Path) ->
     await server.ended
     until(lambda: not any(map(psutil.pid_exists, pids)))
     assert (postgres.data / "postmaster.pid").exists()
+    # The dead server's number is another's by now, of the same account.
+    other = await Child.start(Spec("sleep", ["sleep", "60"], user=postgres.user), folder / "logs")
+    lock = postgres.sockets / f"{SOCKET}.lock"
+    lock.write_text("\n".join([str(other.pid), *lock.read_text().splitlines()[1:], ""]))
 
     server = await started(postgres, folder)
+    other.kill()
+    await other.ended
     connection = await asyncpg.connect(postgres.url)
     assert await connection.fetchval("select count(*) from kept") == 1
     await connection.close()
