@@ -25,7 +25,7 @@ STATIC_TOKENS = 400
 PRODUCER_TOKENS = 192
 CONSUMER_TOKENS = 16
 KV_TOKENS = 4096
-IDLE_TOKENS = 500
+IDLE_TOKENS = 96
 FULL = 0.95
 WITHIN_S = 300.0
 
@@ -85,11 +85,12 @@ async def pair(sender: Client, place: int) -> float:
 async def fill_memory(sender: Client, place: int) -> None:
     """Fills the memory with shared contexts, new ones each time, until hardly any is free."""
     backend = sender.backend
-    while backend.stats().free_tokens > (1 - FULL) * backend.info.kv_tokens:
-        place += 1
-        text = sender.text(english(backend, IDLE_TOKENS, 9000 + place))
-        text.fill.shared.prefix_hash = f"idle-{place}"
-        await sender.end(sender.send("idle", text, sender.text(" So"), sender.output(f"idle{place}", 1)))
+    for number in range(place, place + KV_TOKENS // IDLE_TOKENS):
+        if backend.stats().free_tokens < (1 - FULL) * backend.info.kv_tokens:
+            return
+        text = sender.text(english(backend, IDLE_TOKENS, 9000 + number))
+        text.fill.shared.prefix_hash = f"idle-{number}"
+        await sender.end(sender.send("idle", text, sender.text(" So"), sender.output(f"idle{number}", 1)))
 
 
 async def batch(sender: Client, first: int) -> list[float | None]:

@@ -14,6 +14,7 @@ from parrot_engine.backends.sim import SimBackend, SimOptions
 from parrot_engine.programs.table import Programs
 from parrot_engine.programs.tools import Features
 from parrot_engine.shared import SharedContexts
+from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime.values.bus import Bus
 from parrot_runtime.values.finals import Finals
@@ -353,3 +354,13 @@ async def test_metrics_tell_what_was_done_and_how_busy_the_engine_is(sim_backend
         'model="sim"',
     ):
         assert line in text
+
+
+async def test_a_guide_that_cannot_be_followed_is_the_callers_matter_and_not_the_engines(
+    programs: Programs, reports: Reports, session: Session
+) -> None:
+    guide = common_pb2.Guide(json_schema="{}")
+    programs.start(session.program(session.text("A"), session.output("y", guide=guide), call_id="c"))
+    failure = await reports.failure("c")
+    assert (failure.type, failure.may_retry) == ("invalid_sampling", False)
+    assert "json_schema" in failure.message

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from parrot_engine.backends.base import BackendDeadError, BackendError
+from parrot_engine.backends.base import BackendDeadError, BackendError, UnsupportedError
 from parrot_engine.programs.execution import Execution
 from parrot_engine.programs.tools import Tools
 from parrot_proto.engine.v1 import engine_pb2
@@ -152,6 +152,9 @@ class Programs:
             return _failed(program.ref, fault)
         except BackendDeadError:
             raise
+        except UnsupportedError as error:
+            # What was asked for is at fault, and will be at every engine like this one.
+            return _failed(program.ref, Fault(errors.INVALID_SAMPLING, str(error)))
         except BackendError as error:
             return _failed(program.ref, Fault(errors.ENGINE_ERROR, f"the engine could not run it: {error}"))
         # The last resort: a bug ends its own program, is logged, and ends no other's.

@@ -21,7 +21,7 @@ from parrot_engine.sampling import Guide
 UNSIGNED_64: Final = 1 << 64
 
 
-class GuideError(BackendError):
+class GuideError(UnsupportedError):
     """A guide can't be followed; says which and why."""
 
 
