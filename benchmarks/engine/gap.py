@@ -134,11 +134,15 @@ def main() -> None:
     """Measures and reports."""
     made = parser(__doc__)
     made.add_argument(
-        "--rounds", type=int, default=7, help="single pairs of each length and kind; 0: only batches"
+        "--lengths", type=int, nargs="+", default=LENGTHS, help="tokens of the producer's output"
     )
-    arguments = made.parse_args()
-    lengths, rounds, batches = (LENGTHS[:2], 3, 0) if arguments.quick else (LENGTHS, arguments.rounds, 3)
-    asyncio.run(measure(lengths, rounds, batches)).show(arguments.json)
+    made.add_argument("--rounds", type=int, default=7, help="single pairs of each length and kind; 0: none")
+    made.add_argument("--batches", type=int, default=3, help="batches of each kind")
+    given = made.parse_args()
+    lengths, rounds, batches = given.lengths, given.rounds, given.batches
+    if given.quick:
+        lengths, rounds, batches = LENGTHS[:2], 3, 0
+    asyncio.run(measure(lengths, rounds, batches)).show(given.json)
 
 
 if __name__ == "__main__":

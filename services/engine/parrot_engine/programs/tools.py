@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from dataclasses import dataclass, field
 
@@ -67,6 +68,7 @@ class Tools:
         )
 
 
+@functools.cache
 def parrot_version() -> str:
     """Parrot's own version."""
     return importlib.metadata.version("parrot-serve")

@@ -11,6 +11,7 @@ import asyncio
 import codecs
 import statistics
 import time
+from abc import ABC, abstractmethod
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ class Pace:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class Job(ABC):
     """A fill or an output, waiting or in the batch.
 
     Attributes:
@@ -77,13 +78,13 @@ class Job:
         """Whether its next step only takes in the token that the last one gave."""
         return False
 
+    @abstractmethod
     def advance(self, now: float) -> bool:
         """Takes what a step made once nothing is missing; returns whether it has ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self) -> None:
         """Ends it because the engine ended."""
-        raise NotImplementedError
 
 
 @dataclass(slots=True, eq=False)
