@@ -39,6 +39,7 @@ INVALID_SAMPLING = Kind("invalid_sampling", 400, "INVALID_ARGUMENT", "A sampling
 UNKNOWN_MODEL = Kind("unknown_model", 400, "INVALID_ARGUMENT", "No engine serves this model")
 CYCLIC_GRAPH = Kind("cyclic_graph", 400, "INVALID_ARGUMENT", "Calls wait for one another")
 UNPRODUCED_VARIABLE = Kind("unproduced_variable", 400, "INVALID_ARGUMENT", "An input has no producer")
+INVALID_BLOCK = Kind("invalid_block", 400, "INVALID_ARGUMENT", "A block is not valid")
 TOO_LARGE = Kind("too_large", 413, "RESOURCE_EXHAUSTED", "A size limit is exceeded")
 # A request that is at odds with what is there.
 NOT_FOUND = Kind("not_found", 404, "NOT_FOUND", "There is no such thing")
@@ -46,14 +47,23 @@ METHOD_NOT_ALLOWED = Kind("method_not_allowed", 405, "UNIMPLEMENTED", "The metho
 DUPLICATE_PRODUCER = Kind("duplicate_producer", 409, "ALREADY_EXISTS", "A variable has two producers")
 VARIABLE_ALREADY_SET = Kind("variable_already_set", 409, "ALREADY_EXISTS", "A variable is set once")
 SESSION_ENDED = Kind("session_ended", 409, "FAILED_PRECONDITION", "The session has ended")
+IDEMPOTENCY_CONFLICT = Kind(
+    "idempotency_conflict", 409, "ALREADY_EXISTS", "The key was used for another request"
+)
+QUEUE_FULL = Kind("queue_full", 429, "RESOURCE_EXHAUSTED", "Too much is waiting already", may_retry=True)
 # The system's own trouble.
 UNAVAILABLE = Kind("unavailable", 503, "UNAVAILABLE", "A part of the system can't be reached", may_retry=True)
+WRONG_MANAGER = Kind(
+    "wrong_manager", 503, "UNAVAILABLE", "Another manager serves this session", may_retry=True
+)
 INTERNAL = Kind("internal", 500, "INTERNAL", "An unexpected error; the log has it")
 # What becomes of a call that was accepted.
 PROMPT_TOO_LONG = Kind("prompt_too_long", 422, "FAILED_PRECONDITION", "The prompt exceeds the model's window")
 EMPTY_PROMPT = Kind("empty_prompt", 422, "FAILED_PRECONDITION", "There is nothing to generate from")
 TRANSFORM_FAILED = Kind("transform_failed", 422, "FAILED_PRECONDITION", "A transform does not apply")
 UPSTREAM_FAILED = Kind("upstream_failed", 424, "FAILED_PRECONDITION", "A call it depends on failed")
+SKIPPED = Kind("skipped", 409, "CANCELLED", "Its condition does not hold")
+CONDITION_FAILED = Kind("condition_failed", 422, "FAILED_PRECONDITION", "A loop's condition never held")
 CANCELLED = Kind("cancelled", 409, "CANCELLED", "It was cancelled")
 DEADLINE_EXCEEDED = Kind("deadline_exceeded", 504, "DEADLINE_EXCEEDED", "Its deadline passed", may_retry=True)
 NO_ENGINE = Kind("no_engine", 503, "UNAVAILABLE", "No engine came in time", may_retry=True)

@@ -6,8 +6,10 @@ table partition it lives in. Ids are single tokens of a bus subject: no dots, bl
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
+from collections.abc import Sequence
 from typing import Final
 
 SHARDS: Final = 16
@@ -23,9 +25,15 @@ def is_id(text: str) -> bool:
     return _ID.match(text) is not None
 
 
-def new_session_id() -> str:
+def new_session_id(shards: Sequence[int] = range(SHARDS)) -> str:
     """A new session id, `s<shard>-<random>`, its shard drawn at random."""
-    return f"s{secrets.randbelow(SHARDS):02x}-{secrets.token_hex(8)}"
+    return f"s{secrets.choice(shards):02x}-{secrets.token_hex(8)}"
+
+
+def session_id_of(tenant: str, key: str) -> str:
+    """The id of the session a tenant opens under an idempotency key: the same for every try."""
+    digest = hashlib.blake2b(f"{tenant}\0{key}".encode(), digest_size=9).digest()
+    return f"s{digest[0] % SHARDS:02x}-{digest[1:].hex()}"
 
 
 def new_variable_id() -> str:

@@ -19,6 +19,9 @@ TEMPLATE_BYTES: Final = 4 * MIB
 """One call's prompt template, in bytes of UTF-8."""
 
 BATCH_CALLS: Final = 4096
+SESSION_CALLS: Final = 20_000
+"""Calls of one session, ended ones included: as many as whoever takes it over can read within a lease."""
+
 BATCH_BYTES: Final = 32 * MIB
 """All templates, values, transforms and guides of one batch together, in bytes of UTF-8."""
 
@@ -62,7 +65,29 @@ SCHEMA_DEPTH: Final = 64
 TRANSFORMS: Final = 16
 """Transforms of one placeholder."""
 
+CALL_TRANSFORMS: Final = 256
+"""Transforms of all placeholders of one call together: each reads a whole value."""
+
 TRANSFORM_BYTES: Final = 1 * KIB
 
 BATCH_PATTERNS: Final = 64
 """Different regular expressions among the transforms of one batch: each takes milliseconds to compile."""
+
+BATCH_BLOCKS: Final = 256
+
+BODY_CALLS: Final = 64
+"""Calls in the body of a map or loop."""
+
+MAP_ITEMS: Final = 1000
+LOOP_ROUNDS: Final = 100
+BLOCK_CALLS: Final = 4096
+"""Calls that all instances of a block's body have together."""
+
+SELECT_VARIABLES: Final = 64
+"""Variables one is selected from."""
+
+CONDITION_BYTES: Final = 16 * KIB
+"""The text a condition compares with, or its JSON schema."""
+
+BATCH_SCHEMA_BYTES: Final = 64 * KIB
+"""Different JSON schemas among the conditions of one batch: each kibibyte takes ten milliseconds to check."""

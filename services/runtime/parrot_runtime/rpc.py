@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -76,6 +76,33 @@ async def wait_ready(channel: aio.Channel, address: str, peer: str, timeout_s: f
         raise Fault(
             errors.UNAVAILABLE, f"no {peer} answers at {address}, waited {timeout_s:g} s; is it running?"
         ) from None
+
+
+def addresses_of(setting: str) -> list[str]:
+    """The addresses of a setting that names one, or several with commas between them."""
+    return [address for part in setting.split(",") if (address := part.strip())]
+
+
+async def wait_any_ready(addresses: Sequence[str], peer: str, timeout_s: float) -> None:
+    """Returns once one of several peers can be reached.
+
+    Raises:
+        Fault: `unavailable`, when none can within `timeout_s`.
+    """
+    channels = [channel(address) for address in addresses]
+    waiting = [asyncio.ensure_future(found.channel_ready()) for found in channels]
+    try:
+        done, _ = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waiting:
+            wait.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.gather(*(found.close(None) for found in channels))
+    if not done:
+        where = ", ".join(addresses)
+        raise Fault(
+            errors.UNAVAILABLE, f"no {peer} answers at {where}, waited {timeout_s:g} s; is it running?"
+        )
 
 
 class _FaultInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]

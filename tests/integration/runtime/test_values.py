@@ -121,6 +121,20 @@ async def test_the_final_heals_deltas_that_were_lost(bus: Bus, names: SessionSub
     assert text == "never streamed"
 
 
+async def test_what_was_offered_ahead_of_the_bus_is_not_what_later_readers_begin_with(
+    bus: Bus, names: SessionSubjects
+) -> None:
+    feeds = Feeds(bus)
+    async with feeds.session("default", names.session_id) as feed, DeltaWriter(bus, "e-1") as writer:
+        feed.offer("v", 1, 0, "refused by the bus")
+        feeds.renew(names.session_id)
+        async with feeds.session("default", names.session_id) as anew:
+            write(writer, names, "taken", attempt=2)
+            assert await anew.cursor("v").next(5) == Chunk(0, "taken")
+            assert await feed.cursor("v").next(5) == Chunk(0, "refused by the bus")
+    assert feeds.open_feed(names.session_id) is None
+
+
 async def test_a_superseded_attempt_is_not_heard(bus: Bus, names: SessionSubjects) -> None:
     async with Feeds(bus).session("default", names.session_id) as feed, DeltaWriter(bus, "e-1") as writer:
         offset = write(writer, names, "kept ", attempt=2)
@@ -221,7 +235,7 @@ async def test_a_message_that_can_not_be_sent_is_not_the_last(
 ) -> None:
     tried = asyncio.Event()
 
-    async def refuse(subject: str, payload: bytes) -> None:
+    async def refuse(subject: str, payload: bytes, headers: dict[str, str]) -> None:
         tried.set()
         raise trouble
 

@@ -229,3 +229,14 @@ def test_a_request_brings_only_so_many_patterns_and_any_number_of_paths() -> Non
         checker.check([f"regex:a{place}"], "x")
     with pytest.raises(Fault, match="65 patterns in a request; the limit is 64"):
         checker.check(["regex:b"], "x")
+
+
+def test_all_of_a_calls_transforms_are_bounded_together_and_each_call_by_itself() -> None:
+    checker = TransformChecker()
+    for _ in range(3):
+        checker.begin_call()
+        for place in range(limits.CALL_TRANSFORMS // 16):
+            checker.check(["strip"] * 16, f"x{place}")
+    with pytest.raises(Fault, match=r"257 transforms; the limit is 256 .* several calls") as caught:
+        checker.check(["lower"], "last")
+    assert (caught.value.kind, caught.value.field) == (errors.TOO_LARGE, "last")

@@ -161,7 +161,7 @@ class Failure(_message.Message):
     cause_type: _builtins.str
     """The slug of the failure this one follows from, when it was passed down the graph."""
     cause_call_id: _builtins.str
-    """The call at the root of the failure, when it was passed down the graph."""
+    """The call or block at the root of the failure, when it was passed down the graph."""
     retry_after_ms: _builtins.int
     """How long to wait before trying again; 0: no advice."""
     def __init__(

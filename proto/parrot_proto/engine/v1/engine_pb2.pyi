@@ -34,6 +34,8 @@ class AttachRequest(_message.Message):
     CANCELLED_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     CONTEXTS_FIELD_NUMBER: _builtins.int
+    ADOPTED_FIELD_NUMBER: _builtins.int
+    FENCED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def registration(self) -> Global___Registration: ...
     @_builtins.property
@@ -54,6 +56,10 @@ class AttachRequest(_message.Message):
 
     @_builtins.property
     def contexts(self) -> Global___ContextsChanged: ...
+    @_builtins.property
+    def adopted(self) -> Global___AttemptsAdopted: ...
+    @_builtins.property
+    def fenced(self) -> Global___ShardsFenced: ...
     def __init__(
         self,
         *,
@@ -66,12 +72,14 @@ class AttachRequest(_message.Message):
         cancelled: Global___AttemptCancelled | None = ...,
         draining: Global___Draining | None = ...,
         contexts: Global___ContextsChanged | None = ...,
+        adopted: Global___AttemptsAdopted | None = ...,
+        fenced: Global___ShardsFenced | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "contexts", b"contexts", "done", b"done", "draining", b"draining", "event", b"event", "failed", b"failed", "heartbeat", b"heartbeat", "registration", b"registration", "started", b"started", "streaming", b"streaming"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "cancelled", b"cancelled", "contexts", b"contexts", "done", b"done", "draining", b"draining", "event", b"event", "failed", b"failed", "fenced", b"fenced", "heartbeat", b"heartbeat", "registration", b"registration", "started", b"started", "streaming", b"streaming"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "contexts", b"contexts", "done", b"done", "draining", b"draining", "event", b"event", "failed", b"failed", "heartbeat", b"heartbeat", "registration", b"registration", "started", b"started", "streaming", b"streaming"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "cancelled", b"cancelled", "contexts", b"contexts", "done", b"done", "draining", b"draining", "event", b"event", "failed", b"failed", "fenced", b"fenced", "heartbeat", b"heartbeat", "registration", b"registration", "started", b"started", "streaming", b"streaming"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["registration", "heartbeat", "started", "streaming", "done", "failed", "cancelled", "draining", "contexts"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["registration", "heartbeat", "started", "streaming", "done", "failed", "cancelled", "draining", "contexts", "adopted", "fenced"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -88,6 +96,8 @@ class AttachResponse(_message.Message):
     CANCEL_FIELD_NUMBER: _builtins.int
     FREE_FIELD_NUMBER: _builtins.int
     USES_FIELD_NUMBER: _builtins.int
+    ADOPT_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def registered(self) -> Global___Registered: ...
     @_builtins.property
@@ -98,6 +108,10 @@ class AttachResponse(_message.Message):
     def free(self) -> Global___FreeContexts: ...
     @_builtins.property
     def uses(self) -> Global___ContextUses: ...
+    @_builtins.property
+    def adopt(self) -> Global___AdoptAttempts: ...
+    @_builtins.property
+    def epochs(self) -> Global___ShardEpochs: ...
     def __init__(
         self,
         *,
@@ -106,12 +120,14 @@ class AttachResponse(_message.Message):
         cancel: Global___CancelAttempt | None = ...,
         free: Global___FreeContexts | None = ...,
         uses: Global___ContextUses | None = ...,
+        adopt: Global___AdoptAttempts | None = ...,
+        epochs: Global___ShardEpochs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "command", b"command", "free", b"free", "registered", b"registered", "run", b"run", "uses", b"uses"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adopt", b"adopt", "cancel", b"cancel", "command", b"command", "epochs", b"epochs", "free", b"free", "registered", b"registered", "run", b"run", "uses", b"uses"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "command", b"command", "free", b"free", "registered", b"registered", "run", b"run", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopt", b"adopt", "cancel", b"cancel", "command", b"command", "epochs", b"epochs", "free", b"free", "registered", b"registered", "run", b"run", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["registered", "run", "cancel", "free", "uses"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["registered", "run", "cancel", "free", "uses", "adopt", "epochs"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -136,6 +152,7 @@ class Registration(_message.Message):
     ATTENTION_FIELD_NUMBER: _builtins.int
     BATCH_INVARIANT_FIELD_NUMBER: _builtins.int
     PARROT_VERSION_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
     engine_id: _builtins.str
     model: _builtins.str
     context_window_tokens: _builtins.int
@@ -152,6 +169,8 @@ class Registration(_message.Message):
     batch_invariant: _builtins.bool
     parrot_version: _builtins.str
     """Parrot's own version."""
+    instance_id: _builtins.str
+    """Of the process: the same one may attach anew before its older stream is known to be broken."""
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRef]:
         """What it still runs, when it lost its manager and attaches again."""
@@ -178,10 +197,11 @@ class Registration(_message.Message):
         attention: _builtins.str = ...,
         batch_invariant: _builtins.bool = ...,
         parrot_version: _builtins.str = ...,
+        instance_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "attention", b"attention", "backend", b"backend", "batch_invariant", b"batch_invariant", "block_tokens", b"block_tokens", "capacity", b"capacity", "context_window_tokens", b"context_window_tokens", "contexts", b"contexts", "dtype", b"dtype", "engine_id", b"engine_id", "kv_tokens", b"kv_tokens", "model", b"model", "parrot_version", b"parrot_version", "tensor_parallel", b"tensor_parallel", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "attention", b"attention", "backend", b"backend", "batch_invariant", b"batch_invariant", "block_tokens", b"block_tokens", "capacity", b"capacity", "context_window_tokens", b"context_window_tokens", "contexts", b"contexts", "dtype", b"dtype", "engine_id", b"engine_id", "instance_id", b"instance_id", "kv_tokens", b"kv_tokens", "model", b"model", "parrot_version", b"parrot_version", "tensor_parallel", b"tensor_parallel", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -192,19 +212,158 @@ class Registered(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    MANAGER_ID_FIELD_NUMBER: _builtins.int
+    MANAGER_ADDRESSES_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
     heartbeat_interval_ms: _builtins.int
+    manager_id: _builtins.str
+    @_builtins.property
+    def manager_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Every manager there is, this one first: an engine attaches to all. Said again when it changes."""
+
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardEpoch]:
+        """Of the shards this manager serves."""
+
     def __init__(
         self,
         *,
         heartbeat_interval_ms: _builtins.int = ...,
+        manager_id: _builtins.str = ...,
+        manager_addresses: _abc.Iterable[_builtins.str] | None = ...,
+        epochs: _abc.Iterable[Global___ShardEpoch] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval_ms", b"heartbeat_interval_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epochs", b"epochs", "heartbeat_interval_ms", b"heartbeat_interval_ms", "manager_addresses", b"manager_addresses", "manager_id", b"manager_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Registered: _TypeAlias = Registered  # noqa: Y015
+
+@_typing.final
+class ShardEpoch(_message.Message):
+    """With what an engine marks its writes to a shard's subjects, so that the bus refuses them once the
+    engine was given up there.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    DELTA_SEQUENCE_FIELD_NUMBER: _builtins.int
+    FINAL_SEQUENCE_FIELD_NUMBER: _builtins.int
+    LEASE_EPOCH_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    delta_sequence: _builtins.int
+    """The last sequences of the engine's epoch subjects of the shard."""
+    final_sequence: _builtins.int
+    lease_epoch: _builtins.int
+    """Of the manager's lease: of two managers the one with the later lease speaks for the shard."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        delta_sequence: _builtins.int = ...,
+        final_sequence: _builtins.int = ...,
+        lease_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_sequence", b"delta_sequence", "final_sequence", b"final_sequence", "lease_epoch", b"lease_epoch", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShardEpoch: _TypeAlias = ShardEpoch  # noqa: Y015
+
+@_typing.final
+class ShardsFenced(_message.Message):
+    """The bus refused what the engine wrote to these shards: it asks for epochs that hold."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        shards: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shards", b"shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShardsFenced: _TypeAlias = ShardsFenced  # noqa: Y015
+
+@_typing.final
+class ShardEpochs(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardEpoch]: ...
+    def __init__(
+        self,
+        *,
+        epochs: _abc.Iterable[Global___ShardEpoch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epochs", b"epochs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShardEpochs: _TypeAlias = ShardEpochs  # noqa: Y015
+
+@_typing.final
+class AdoptAttempts(_message.Message):
+    """The manager took the shards of these attempts over: it is told of their ends from here on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refs(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRef]: ...
+    def __init__(
+        self,
+        *,
+        refs: _abc.Iterable[Global___AttemptRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refs", b"refs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptAttempts: _TypeAlias = AdoptAttempts  # noqa: Y015
+
+@_typing.final
+class AttemptsAdopted(_message.Message):
+    """Those of them that the engine runs, or whose end it reports next; it knows nothing of the others."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFS_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refs(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRef]: ...
+    @_builtins.property
+    def unknown(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRef]: ...
+    def __init__(
+        self,
+        *,
+        refs: _abc.Iterable[Global___AttemptRef] | None = ...,
+        unknown: _abc.Iterable[Global___AttemptRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refs", b"refs", "unknown", b"unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptsAdopted: _TypeAlias = AttemptsAdopted  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from parrot_proto.common.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -19,6 +20,112 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ObjectiveKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ObjectiveKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ObjectiveKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OBJECTIVE_KIND_UNSPECIFIED: _ObjectiveKind.ValueType  # 0
+    OBJECTIVE_KIND_LATENCY: _ObjectiveKind.ValueType  # 1
+    """The whole of it soon."""
+    OBJECTIVE_KIND_THROUGHPUT: _ObjectiveKind.ValueType  # 2
+    """Sometime, at little cost."""
+    OBJECTIVE_KIND_DEADLINE: _ObjectiveKind.ValueType  # 3
+    """The whole of it by a time."""
+    OBJECTIVE_KIND_TTFT: _ObjectiveKind.ValueType  # 4
+    """Its first token soon."""
+
+class ObjectiveKind(_ObjectiveKind, metaclass=_ObjectiveKindEnumTypeWrapper):
+    """What the reader of an output wants of it."""
+
+OBJECTIVE_KIND_UNSPECIFIED: ObjectiveKind.ValueType  # 0
+OBJECTIVE_KIND_LATENCY: ObjectiveKind.ValueType  # 1
+"""The whole of it soon."""
+OBJECTIVE_KIND_THROUGHPUT: ObjectiveKind.ValueType  # 2
+"""Sometime, at little cost."""
+OBJECTIVE_KIND_DEADLINE: ObjectiveKind.ValueType  # 3
+"""The whole of it by a time."""
+OBJECTIVE_KIND_TTFT: ObjectiveKind.ValueType  # 4
+"""Its first token soon."""
+Global___ObjectiveKind: _TypeAlias = ObjectiveKind  # noqa: Y015
+
+class _BlockState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BlockStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BlockState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BLOCK_STATE_UNSPECIFIED: _BlockState.ValueType  # 0
+    BLOCK_STATE_WAITING: _BlockState.ValueType  # 1
+    """What it has to know is not there yet."""
+    BLOCK_STATE_RUNNING: _BlockState.ValueType  # 2
+    """Instances of its body are there."""
+    BLOCK_STATE_DONE: _BlockState.ValueType  # 3
+    BLOCK_STATE_FAILED: _BlockState.ValueType  # 4
+    BLOCK_STATE_CANCELLED: _BlockState.ValueType  # 5
+    """Also where it was skipped: its failure says so."""
+
+class BlockState(_BlockState, metaclass=_BlockStateEnumTypeWrapper):
+    """A block's life."""
+
+BLOCK_STATE_UNSPECIFIED: BlockState.ValueType  # 0
+BLOCK_STATE_WAITING: BlockState.ValueType  # 1
+"""What it has to know is not there yet."""
+BLOCK_STATE_RUNNING: BlockState.ValueType  # 2
+"""Instances of its body are there."""
+BLOCK_STATE_DONE: BlockState.ValueType  # 3
+BLOCK_STATE_FAILED: BlockState.ValueType  # 4
+BLOCK_STATE_CANCELLED: BlockState.ValueType  # 5
+"""Also where it was skipped: its failure says so."""
+Global___BlockState: _TypeAlias = BlockState  # noqa: Y015
+
+@_typing.final
+class Criteria(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    DEADLINE_UNIX_MS_FIELD_NUMBER: _builtins.int
+    kind: Global___ObjectiveKind.ValueType
+    deadline_unix_ms: _builtins.int
+    """For a deadline: when."""
+    def __init__(
+        self,
+        *,
+        kind: Global___ObjectiveKind.ValueType = ...,
+        deadline_unix_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_unix_ms", b"deadline_unix_ms", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Criteria: _TypeAlias = Criteria  # noqa: Y015
+
+@_typing.final
+class Wanted(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    CRITERIA_FIELD_NUMBER: _builtins.int
+    variable_id: _builtins.str
+    @_builtins.property
+    def criteria(self) -> Global___Criteria: ...
+    def __init__(
+        self,
+        *,
+        variable_id: _builtins.str = ...,
+        criteria: Global___Criteria | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria", "variable_id", b"variable_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Wanted: _TypeAlias = Wanted  # noqa: Y015
+
 @_typing.final
 class CreateSessionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -26,21 +133,35 @@ class CreateSessionRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
+    CRITERIA_FIELD_NUMBER: _builtins.int
+    LAZY_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     label: _builtins.str
     """For people; 200 characters at most."""
     timeout_ms: _builtins.int
     """0: the server's default."""
+    idempotency_key: _builtins.str
+    """The same key with the same request gives the same session; with another request it is refused."""
+    lazy: _builtins.bool
+    """Calls run only when somebody reads what they lead to."""
+    @_builtins.property
+    def criteria(self) -> Global___Criteria:
+        """For outputs whose reader says nothing else; unset: latency."""
+
     def __init__(
         self,
         *,
         tenant: _builtins.str = ...,
         label: _builtins.str = ...,
         timeout_ms: _builtins.int = ...,
+        idempotency_key: _builtins.str = ...,
+        criteria: Global___Criteria | None = ...,
+        lazy: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["label", b"label", "tenant", b"tenant", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria", "idempotency_key", b"idempotency_key", "label", b"label", "lazy", b"lazy", "tenant", b"tenant", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -95,22 +216,26 @@ class GetSessionResponse(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> Global___Session: ...
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Call]: ...
     @_builtins.property
     def variables(self) -> _containers.RepeatedCompositeFieldContainer[Global___Variable]: ...
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]: ...
     def __init__(
         self,
         *,
         session: Global___Session | None = ...,
         calls: _abc.Iterable[Global___Call] | None = ...,
         variables: _abc.Iterable[Global___Variable] | None = ...,
+        blocks: _abc.Iterable[Global___Block] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "session", b"session", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "calls", b"calls", "session", b"session", "variables", b"variables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -166,13 +291,26 @@ class SubmitCallsRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     session_id: _builtins.str
+    idempotency_key: _builtins.str
+    """The same key with the same batch gives the same calls; with another batch it is refused."""
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewCall]: ...
     @_builtins.property
     def values(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewValue]:
         """Variables that get their value with this batch."""
+
+    @_builtins.property
+    def wanted(self) -> _containers.RepeatedCompositeFieldContainer[Global___Wanted]:
+        """Outputs that will be read, and how."""
+
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewBlock]:
+        """Parts of the graph that unfold as values come."""
 
     def __init__(
         self,
@@ -181,10 +319,13 @@ class SubmitCallsRequest(_message.Message):
         session_id: _builtins.str = ...,
         calls: _abc.Iterable[Global___NewCall] | None = ...,
         values: _abc.Iterable[Global___NewValue] | None = ...,
+        idempotency_key: _builtins.str = ...,
+        wanted: _abc.Iterable[Global___Wanted] | None = ...,
+        blocks: _abc.Iterable[Global___NewBlock] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "session_id", b"session_id", "tenant", b"tenant", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "calls", b"calls", "idempotency_key", b"idempotency_key", "session_id", b"session_id", "tenant", b"tenant", "values", b"values", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -197,26 +338,541 @@ class NewCall(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    WHEN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The semantic function's name; for people and for statistics."""
     model: _builtins.str
     """Empty: any model."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Segment]: ...
+    @_builtins.property
+    def when(self) -> Global___Condition:
+        """The call runs only if this holds; otherwise it is cancelled as skipped."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         model: _builtins.str = ...,
         segments: _abc.Iterable[_common_pb2.Segment] | None = ...,
+        when: Global___Condition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["when", b"when"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "name", b"name", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "name", b"name", "segments", b"segments", "when", b"when"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NewCall: _TypeAlias = NewCall  # noqa: Y015
+
+@_typing.final
+class Condition(_message.Message):
+    """A question about a variable's value, asked when it is there. Where a transform does not apply to the
+    value, the condition does not hold, negated or not. Where the variable was skipped, so is who asks.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    TRANSFORMS_FIELD_NUMBER: _builtins.int
+    EQUALS_FIELD_NUMBER: _builtins.int
+    CONTAINS_FIELD_NUMBER: _builtins.int
+    MATCHES_FIELD_NUMBER: _builtins.int
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    EMPTY_FIELD_NUMBER: _builtins.int
+    IS_JSON_FIELD_NUMBER: _builtins.int
+    NEGATE_FIELD_NUMBER: _builtins.int
+    variable_id: _builtins.str
+    equals: _builtins.str
+    """The text is this one."""
+    contains: _builtins.str
+    matches: _builtins.str
+    """A regular expression of RE2, found anywhere in the text."""
+    json_schema: _builtins.str
+    """The text is JSON, and this schema (of draft 2020-12) admits it."""
+    empty: _builtins.bool
+    """The text has no characters."""
+    is_json: _builtins.bool
+    negate: _builtins.bool
+    @_builtins.property
+    def transforms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Applied to the value first."""
+
+    def __init__(
+        self,
+        *,
+        variable_id: _builtins.str = ...,
+        transforms: _abc.Iterable[_builtins.str] | None = ...,
+        equals: _builtins.str = ...,
+        contains: _builtins.str = ...,
+        matches: _builtins.str = ...,
+        json_schema: _builtins.str = ...,
+        empty: _builtins.bool = ...,
+        is_json: _builtins.bool = ...,
+        negate: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["contains", b"contains", "empty", b"empty", "equals", b"equals", "is_json", b"is_json", "json_schema", b"json_schema", "matches", b"matches", "test", b"test"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contains", b"contains", "empty", b"empty", "equals", b"equals", "is_json", b"is_json", "json_schema", b"json_schema", "matches", b"matches", "negate", b"negate", "test", b"test", "transforms", b"transforms", "variable_id", b"variable_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_test: _TypeAlias = _typing.Literal["equals", "contains", "matches", "json_schema", "empty", "is_json"]  # noqa: Y015
+    _WhichOneofArgType_test: _TypeAlias = _typing.Literal["test", b"test"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_test) -> _WhichOneofReturnType_test | None: ...
+
+Global___Condition: _TypeAlias = Condition  # noqa: Y015
+
+@_typing.final
+class NewBlock(_message.Message):
+    """A part of the graph that unfolds as values come. Its body's calls use variables of the session and the
+    body's own names; each instance of the body gets calls and variables of its own.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MAP_FIELD_NUMBER: _builtins.int
+    LOOP_FIELD_NUMBER: _builtins.int
+    SELECT_FIELD_NUMBER: _builtins.int
+    WHEN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """For people."""
+    @_builtins.property
+    def map(self) -> Global___Map: ...
+    @_builtins.property
+    def loop(self) -> Global___Loop: ...
+    @_builtins.property
+    def select(self) -> Global___Select: ...
+    @_builtins.property
+    def when(self) -> Global___Condition:
+        """The block unfolds only if this holds; otherwise it is skipped and so are its outputs."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        map: Global___Map | None = ...,
+        loop: Global___Loop | None = ...,
+        select: Global___Select | None = ...,
+        when: Global___Condition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "loop", b"loop", "map", b"map", "select", b"select", "when", b"when"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "loop", b"loop", "map", b"map", "name", b"name", "select", b"select", "when", b"when"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["map", "loop", "select"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___NewBlock: _TypeAlias = NewBlock  # noqa: Y015
+
+@_typing.final
+class Map(_message.Message):
+    """The body once for each item of a list. Its names are its own: they come before the session's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIST_VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    FORM_FIELD_NUMBER: _builtins.int
+    ITEM_VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    INDEX_VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    COLLECTED_FIELD_NUMBER: _builtins.int
+    MAX_ITEMS_FIELD_NUMBER: _builtins.int
+    list_variable_id: _builtins.str
+    item_variable_id: _builtins.str
+    """The body's name for the item."""
+    index_variable_id: _builtins.str
+    """The body's name for the item's place, from 0; empty: it isn't used."""
+    max_items: _builtins.int
+    """A longer list fails the block; 0: the server's limit."""
+    @_builtins.property
+    def form(self) -> Global___ListForm: ...
+    @_builtins.property
+    def body(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewCall]: ...
+    @_builtins.property
+    def collected(self) -> _containers.RepeatedCompositeFieldContainer[Global___Collected]:
+        """Body outputs that are collected, in the items' order without those that were skipped, each into a
+        variable of the session.
+        """
+
+    def __init__(
+        self,
+        *,
+        list_variable_id: _builtins.str = ...,
+        form: Global___ListForm | None = ...,
+        item_variable_id: _builtins.str = ...,
+        index_variable_id: _builtins.str = ...,
+        body: _abc.Iterable[Global___NewCall] | None = ...,
+        collected: _abc.Iterable[Global___Collected] | None = ...,
+        max_items: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["form", b"form"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "collected", b"collected", "form", b"form", "index_variable_id", b"index_variable_id", "item_variable_id", b"item_variable_id", "list_variable_id", b"list_variable_id", "max_items", b"max_items"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Map: _TypeAlias = Map  # noqa: Y015
+
+@_typing.final
+class ListForm(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_ARRAY_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    SEPARATOR_FIELD_NUMBER: _builtins.int
+    json_array: _builtins.bool
+    """A JSON array: its texts as they are, anything else as JSON."""
+    lines: _builtins.bool
+    """Lines that are not blank, stripped."""
+    separator: _builtins.str
+    """What lies between this text, stripped, where it isn't blank."""
+    def __init__(
+        self,
+        *,
+        json_array: _builtins.bool = ...,
+        lines: _builtins.bool = ...,
+        separator: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["form", b"form", "json_array", b"json_array", "lines", b"lines", "separator", b"separator"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["form", b"form", "json_array", b"json_array", "lines", b"lines", "separator", b"separator"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["json_array", "lines", "separator"]  # noqa: Y015
+    _WhichOneofArgType_form: _TypeAlias = _typing.Literal["form", b"form"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_form) -> _WhichOneofReturnType_form | None: ...
+
+Global___ListForm: _TypeAlias = ListForm  # noqa: Y015
+
+@_typing.final
+class Collected(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BODY_VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    JOINED_BY_FIELD_NUMBER: _builtins.int
+    body_variable_id: _builtins.str
+    variable_id: _builtins.str
+    name: _builtins.str
+    joined_by: _builtins.str
+    """Unset: a JSON array of texts."""
+    def __init__(
+        self,
+        *,
+        body_variable_id: _builtins.str = ...,
+        variable_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        joined_by: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_joined_by", b"_joined_by", "joined_by", b"joined_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joined_by", b"_joined_by", "body_variable_id", b"body_variable_id", "joined_by", b"joined_by", "name", b"name", "variable_id", b"variable_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__joined_by: _TypeAlias = _typing.Literal["joined_by"]  # noqa: Y015
+    _WhichOneofArgType__joined_by: _TypeAlias = _typing.Literal["_joined_by", b"_joined_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__joined_by) -> _WhichOneofReturnType__joined_by | None: ...
+
+Global___Collected: _TypeAlias = Collected  # noqa: Y015
+
+@_typing.final
+class Loop(_message.Message):
+    """The body again and again, until its condition holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BODY_FIELD_NUMBER: _builtins.int
+    CARRIED_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    MAX_ROUNDS_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    MUST_HOLD_FIELD_NUMBER: _builtins.int
+    max_rounds: _builtins.int
+    """1 to the server's limit."""
+    must_hold: _builtins.bool
+    """A loop whose rounds are over while the condition doesn't hold fails; otherwise its results stand."""
+    @_builtins.property
+    def body(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewCall]: ...
+    @_builtins.property
+    def carried(self) -> _containers.RepeatedCompositeFieldContainer[Global___Carried]:
+        """What goes from one round to the next."""
+
+    @_builtins.property
+    def until(self) -> Global___Condition:
+        """About an output of the body."""
+
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___Result]:
+        """Body outputs whose value in the last round is the loop's, each in a variable of the session."""
+
+    def __init__(
+        self,
+        *,
+        body: _abc.Iterable[Global___NewCall] | None = ...,
+        carried: _abc.Iterable[Global___Carried] | None = ...,
+        until: Global___Condition | None = ...,
+        max_rounds: _builtins.int = ...,
+        results: _abc.Iterable[Global___Result] | None = ...,
+        must_hold: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "carried", b"carried", "max_rounds", b"max_rounds", "must_hold", b"must_hold", "results", b"results", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Loop: _TypeAlias = Loop  # noqa: Y015
+
+@_typing.final
+class Carried(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BODY_VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    INITIAL_VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    NEXT_VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    body_variable_id: _builtins.str
+    """The body's name for it."""
+    initial_variable_id: _builtins.str
+    """What it is in the first round: a variable of the session."""
+    next_variable_id: _builtins.str
+    """What it is in the next: an output of the body."""
+    def __init__(
+        self,
+        *,
+        body_variable_id: _builtins.str = ...,
+        initial_variable_id: _builtins.str = ...,
+        next_variable_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body_variable_id", b"body_variable_id", "initial_variable_id", b"initial_variable_id", "next_variable_id", b"next_variable_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Carried: _TypeAlias = Carried  # noqa: Y015
+
+@_typing.final
+class Result(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BODY_VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    body_variable_id: _builtins.str
+    variable_id: _builtins.str
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        body_variable_id: _builtins.str = ...,
+        variable_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body_variable_id", b"body_variable_id", "name", b"name", "variable_id", b"variable_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Result: _TypeAlias = Result  # noqa: Y015
+
+@_typing.final
+class Select(_message.Message):
+    """The first of several variables that was not skipped; skipped where all of them were."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_VARIABLE_IDS_FIELD_NUMBER: _builtins.int
+    VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    variable_id: _builtins.str
+    name: _builtins.str
+    @_builtins.property
+    def from_variable_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        from_variable_ids: _abc.Iterable[_builtins.str] | None = ...,
+        variable_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_variable_ids", b"from_variable_ids", "name", b"name", "variable_id", b"variable_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Select: _TypeAlias = Select  # noqa: Y015
+
+@_typing.final
+class Block(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    ACCEPTED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    UNFOLDED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    ENDED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    name: _builtins.str
+    kind: _builtins.str
+    """map, loop or select."""
+    state: Global___BlockState.ValueType
+    instances: _builtins.int
+    """Instances of its body: items of a map, rounds of a loop that have begun."""
+    accepted_unix_ms: _builtins.int
+    unfolded_unix_ms: _builtins.int
+    """When its first instance came."""
+    ended_unix_ms: _builtins.int
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Edge]:
+        """Variables of the session: those it depends on, and those it makes."""
+
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Edge]: ...
+    @_builtins.property
+    def failure(self) -> _common_pb2.Failure: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        state: Global___BlockState.ValueType = ...,
+        inputs: _abc.Iterable[Global___Edge] | None = ...,
+        outputs: _abc.Iterable[Global___Edge] | None = ...,
+        instances: _builtins.int = ...,
+        failure: _common_pb2.Failure | None = ...,
+        accepted_unix_ms: _builtins.int = ...,
+        unfolded_unix_ms: _builtins.int = ...,
+        ended_unix_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_unix_ms", b"accepted_unix_ms", "ended_unix_ms", b"ended_unix_ms", "failure", b"failure", "id", b"id", "inputs", b"inputs", "instances", b"instances", "kind", b"kind", "name", b"name", "outputs", b"outputs", "state", b"state", "unfolded_unix_ms", b"unfolded_unix_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Block: _TypeAlias = Block  # noqa: Y015
+
+@_typing.final
+class CancelCallsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    CALL_IDS_FIELD_NUMBER: _builtins.int
+    SUBTREE_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    session_id: _builtins.str
+    subtree: _builtins.bool
+    """Producers that nothing else needs are cancelled too."""
+    @_builtins.property
+    def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        call_ids: _abc.Iterable[_builtins.str] | None = ...,
+        subtree: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids", "session_id", b"session_id", "subtree", b"subtree", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelCallsRequest: _TypeAlias = CancelCallsRequest  # noqa: Y015
+
+@_typing.final
+class CancelCallsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """All that were cancelled now, in the order of their numbers."""
+
+    def __init__(
+        self,
+        *,
+        call_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelCallsResponse: _TypeAlias = CancelCallsResponse  # noqa: Y015
+
+@_typing.final
+class ListManagersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListManagersRequest: _TypeAlias = ListManagersRequest  # noqa: Y015
+
+@_typing.final
+class ListManagersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MANAGERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def managers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ManagerInfo]: ...
+    def __init__(
+        self,
+        *,
+        managers: _abc.Iterable[Global___ManagerInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["managers", b"managers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListManagersResponse: _TypeAlias = ListManagersResponse  # noqa: Y015
+
+@_typing.final
+class ManagerInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    address: _builtins.str
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        shards: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "id", b"id", "shards", b"shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ManagerInfo: _TypeAlias = ManagerInfo  # noqa: Y015
 
 @_typing.final
 class NewValue(_message.Message):
@@ -248,18 +904,22 @@ class SubmitCallsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CALL_IDS_FIELD_NUMBER: _builtins.int
+    BLOCK_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """In the order of the request."""
 
+    @_builtins.property
+    def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         call_ids: _abc.Iterable[_builtins.str] | None = ...,
+        block_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "call_ids", b"call_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -325,6 +985,7 @@ class GetVariableRequest(_message.Message):
     VARIABLE_ID_FIELD_NUMBER: _builtins.int
     WITH_VALUE_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    CRITERIA_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     session_id: _builtins.str
     variable_id: _builtins.str
@@ -332,6 +993,10 @@ class GetVariableRequest(_message.Message):
     """The value's text is wanted too, when there is one."""
     wait_ms: _builtins.int
     """How long to wait for the end to be stored; 0: answer at once."""
+    @_builtins.property
+    def criteria(self) -> Global___Criteria:
+        """What this reader wants; a stricter one than before hastens what has not run."""
+
     def __init__(
         self,
         *,
@@ -340,10 +1005,11 @@ class GetVariableRequest(_message.Message):
         variable_id: _builtins.str = ...,
         with_value: _builtins.bool = ...,
         wait_ms: _builtins.int = ...,
+        criteria: Global___Criteria | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "tenant", b"tenant", "variable_id", b"variable_id", "wait_ms", b"wait_ms", "with_value", b"with_value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria", "session_id", b"session_id", "tenant", b"tenant", "variable_id", b"variable_id", "wait_ms", b"wait_ms", "with_value", b"with_value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -527,6 +1193,8 @@ class Session(_message.Message):
     DEADLINE_UNIX_MS_FIELD_NUMBER: _builtins.int
     ENDED_UNIX_MS_FIELD_NUMBER: _builtins.int
     TRACE_ID_FIELD_NUMBER: _builtins.int
+    CRITERIA_FIELD_NUMBER: _builtins.int
+    LAZY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     tenant: _builtins.str
     label: _builtins.str
@@ -536,6 +1204,9 @@ class Session(_message.Message):
     ended_unix_ms: _builtins.int
     trace_id: _builtins.str
     """The trace every span of the session belongs to, 32 hex digits; empty when it has none."""
+    lazy: _builtins.bool
+    @_builtins.property
+    def criteria(self) -> Global___Criteria: ...
     def __init__(
         self,
         *,
@@ -547,10 +1218,12 @@ class Session(_message.Message):
         deadline_unix_ms: _builtins.int = ...,
         ended_unix_ms: _builtins.int = ...,
         trace_id: _builtins.str = ...,
+        criteria: Global___Criteria | None = ...,
+        lazy: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_unix_ms", b"created_unix_ms", "deadline_unix_ms", b"deadline_unix_ms", "ended_unix_ms", b"ended_unix_ms", "id", b"id", "label", b"label", "state", b"state", "tenant", b"tenant", "trace_id", b"trace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_unix_ms", b"created_unix_ms", "criteria", b"criteria", "deadline_unix_ms", b"deadline_unix_ms", "ended_unix_ms", b"ended_unix_ms", "id", b"id", "label", b"label", "lazy", b"lazy", "state", b"state", "tenant", b"tenant", "trace_id", b"trace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -576,6 +1249,9 @@ class Call(_message.Message):
     DISPATCHED_UNIX_MS_FIELD_NUMBER: _builtins.int
     ENDED_UNIX_MS_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
+    OBJECTIVE_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    BLOCK_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     model: _builtins.str
@@ -587,6 +1263,10 @@ class Call(_message.Message):
     """When its last input came."""
     dispatched_unix_ms: _builtins.int
     ended_unix_ms: _builtins.int
+    placement: _builtins.str
+    """Why its last attempt went where it went; for people."""
+    block_id: _builtins.str
+    """The block it is an instance of; empty: none."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Edge]:
         """Placeholder to variable, in the template's order; an input may repeat."""
@@ -603,6 +1283,8 @@ class Call(_message.Message):
     def provenance(self) -> _common_pb2.Provenance:
         """What made its tokens; unset until it is done."""
 
+    @_builtins.property
+    def objective(self) -> Global___Objective: ...
     def __init__(
         self,
         *,
@@ -622,14 +1304,50 @@ class Call(_message.Message):
         dispatched_unix_ms: _builtins.int = ...,
         ended_unix_ms: _builtins.int = ...,
         provenance: _common_pb2.Provenance | None = ...,
+        objective: Global___Objective | None = ...,
+        placement: _builtins.str = ...,
+        block_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "provenance", b"provenance", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "objective", b"objective", "provenance", b"provenance", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_unix_ms", b"accepted_unix_ms", "attempt", b"attempt", "dispatched_unix_ms", b"dispatched_unix_ms", "ended_unix_ms", b"ended_unix_ms", "engine_id", b"engine_id", "failure", b"failure", "id", b"id", "inputs", b"inputs", "model", b"model", "name", b"name", "outputs", b"outputs", "provenance", b"provenance", "ready_unix_ms", b"ready_unix_ms", "state", b"state", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_unix_ms", b"accepted_unix_ms", "attempt", b"attempt", "block_id", b"block_id", "dispatched_unix_ms", b"dispatched_unix_ms", "ended_unix_ms", b"ended_unix_ms", "engine_id", b"engine_id", "failure", b"failure", "id", b"id", "inputs", b"inputs", "model", b"model", "name", b"name", "objective", b"objective", "outputs", b"outputs", "placement", b"placement", "provenance", b"provenance", "ready_unix_ms", b"ready_unix_ms", "state", b"state", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Call: _TypeAlias = Call  # noqa: Y015
+
+@_typing.final
+class Objective(_message.Message):
+    """What a call is run for, as the graph has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    LATEST_FINISH_UNIX_MS_FIELD_NUMBER: _builtins.int
+    kind: Global___ObjectiveKind.ValueType
+    group: _builtins.str
+    """The calls that finish together, by a name of the session's; empty: none."""
+    reason: _builtins.str
+    """For people."""
+    latest_finish_unix_ms: _builtins.int
+    """When it should be done, so that the application's end comes in time; 0: not known."""
+    def __init__(
+        self,
+        *,
+        kind: Global___ObjectiveKind.ValueType = ...,
+        group: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        latest_finish_unix_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "kind", b"kind", "latest_finish_unix_ms", b"latest_finish_unix_ms", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Objective: _TypeAlias = Objective  # noqa: Y015
 
 @_typing.final
 class Edge(_message.Message):
@@ -665,6 +1383,8 @@ class Variable(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     READY_UNIX_MS_FIELD_NUMBER: _builtins.int
+    CRITERIA_FIELD_NUMBER: _builtins.int
+    PRODUCER_BLOCK_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: _common_pb2.VariableState.ValueType
@@ -672,10 +1392,14 @@ class Variable(_message.Message):
     """Empty when a client sets it."""
     size_bytes: _builtins.int
     ready_unix_ms: _builtins.int
+    producer_block_id: _builtins.str
+    """The block that makes it; empty: none."""
     @_builtins.property
     def consumer_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def failure(self) -> _common_pb2.Failure: ...
+    @_builtins.property
+    def criteria(self) -> Global___Criteria: ...
     def __init__(
         self,
         *,
@@ -687,10 +1411,12 @@ class Variable(_message.Message):
         size_bytes: _builtins.int = ...,
         failure: _common_pb2.Failure | None = ...,
         ready_unix_ms: _builtins.int = ...,
+        criteria: Global___Criteria | None = ...,
+        producer_block_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria", "failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_call_ids", b"consumer_call_ids", "failure", b"failure", "id", b"id", "name", b"name", "producer_call_id", b"producer_call_id", "ready_unix_ms", b"ready_unix_ms", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_call_ids", b"consumer_call_ids", "criteria", b"criteria", "failure", b"failure", "id", b"id", "name", b"name", "producer_block_id", b"producer_block_id", "producer_call_id", b"producer_call_id", "ready_unix_ms", b"ready_unix_ms", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

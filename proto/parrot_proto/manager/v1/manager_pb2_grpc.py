@@ -76,6 +76,16 @@ class ManagerServiceStub:
                 request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListEnginesRequest.SerializeToString,
                 response_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListEnginesResponse.FromString,
                 _registered_method=True)
+        self.CancelCalls = channel.unary_unary(
+                '/parrot_proto.manager.v1.ManagerService/CancelCalls',
+                request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsRequest.SerializeToString,
+                response_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsResponse.FromString,
+                _registered_method=True)
+        self.ListManagers = channel.unary_unary(
+                '/parrot_proto.manager.v1.ManagerService/ListManagers',
+                request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListManagersRequest.SerializeToString,
+                response_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListManagersResponse.FromString,
+                _registered_method=True)
 
 
 class ManagerServiceServicer:
@@ -135,6 +145,20 @@ class ManagerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CancelCalls(self, request, context):
+        """Cancels calls of a session, and what depends on them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListManagers(self, request, context):
+        """Which manager serves which shard of sessions, as this one knows it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ManagerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -177,6 +201,16 @@ def add_ManagerServiceServicer_to_server(servicer, server):
                     servicer.ListEngines,
                     request_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListEnginesRequest.FromString,
                     response_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListEnginesResponse.SerializeToString,
+            ),
+            'CancelCalls': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelCalls,
+                    request_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsRequest.FromString,
+                    response_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsResponse.SerializeToString,
+            ),
+            'ListManagers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListManagers,
+                    request_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListManagersRequest.FromString,
+                    response_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListManagersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -397,6 +431,60 @@ class ManagerService:
             '/parrot_proto.manager.v1.ManagerService/ListEngines',
             parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListEnginesRequest.SerializeToString,
             parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListEnginesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelCalls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/parrot_proto.manager.v1.ManagerService/CancelCalls',
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsRequest.SerializeToString,
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListManagers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/parrot_proto.manager.v1.ManagerService/ListManagers',
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListManagersRequest.SerializeToString,
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListManagersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,10 @@ class ManagerServiceStub:
     """The variable as it is at its end, or when wait_ms are over."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_manager_pb2.ListModelsRequest, _manager_pb2.ListModelsResponse]
     ListEngines: _grpc.UnaryUnaryMultiCallable[_manager_pb2.ListEnginesRequest, _manager_pb2.ListEnginesResponse]
+    CancelCalls: _grpc.UnaryUnaryMultiCallable[_manager_pb2.CancelCallsRequest, _manager_pb2.CancelCallsResponse]
+    """Cancels calls of a session, and what depends on them."""
+    ListManagers: _grpc.UnaryUnaryMultiCallable[_manager_pb2.ListManagersRequest, _manager_pb2.ListManagersResponse]
+    """Which manager serves which shard of sessions, as this one knows it."""
 
 @_typing.type_check_only
 class ManagerServiceAsyncStub(ManagerServiceStub):
@@ -67,6 +71,10 @@ class ManagerServiceAsyncStub(ManagerServiceStub):
     """The variable as it is at its end, or when wait_ms are over."""
     ListModels: _aio.UnaryUnaryMultiCallable[_manager_pb2.ListModelsRequest, _manager_pb2.ListModelsResponse]  # type: ignore[assignment]
     ListEngines: _aio.UnaryUnaryMultiCallable[_manager_pb2.ListEnginesRequest, _manager_pb2.ListEnginesResponse]  # type: ignore[assignment]
+    CancelCalls: _aio.UnaryUnaryMultiCallable[_manager_pb2.CancelCallsRequest, _manager_pb2.CancelCallsResponse]  # type: ignore[assignment]
+    """Cancels calls of a session, and what depends on them."""
+    ListManagers: _aio.UnaryUnaryMultiCallable[_manager_pb2.ListManagersRequest, _manager_pb2.ListManagersResponse]  # type: ignore[assignment]
+    """Which manager serves which shard of sessions, as this one knows it."""
 
 class ManagerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Sessions, calls and variables. Failures carry a common.v1.Failure in the
@@ -132,5 +140,21 @@ class ManagerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _manager_pb2.ListEnginesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_manager_pb2.ListEnginesResponse, _abc.Awaitable[_manager_pb2.ListEnginesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CancelCalls(
+        self,
+        request: _manager_pb2.CancelCallsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_manager_pb2.CancelCallsResponse, _abc.Awaitable[_manager_pb2.CancelCallsResponse]]:
+        """Cancels calls of a session, and what depends on them."""
+
+    @_abc_1.abstractmethod
+    def ListManagers(
+        self,
+        request: _manager_pb2.ListManagersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_manager_pb2.ListManagersResponse, _abc.Awaitable[_manager_pb2.ListManagersResponse]]:
+        """Which manager serves which shard of sessions, as this one knows it."""
 
 def add_ManagerServiceServicer_to_server(servicer: ManagerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -135,10 +135,18 @@ def parse_transforms(names: Iterable[str]) -> list[Transform]:
 
 
 class TransformChecker:
-    """Checks the transforms of one request, which may bring only so many patterns to be compiled."""
+    """Checks the transforms of one request, which may bring only so many patterns to be compiled.
+
+    After `begin_call`, those of one call are counted too.
+    """
 
     def __init__(self) -> None:
         self._patterns: set[str] = set()
+        self._in_call: int | None = None
+
+    def begin_call(self) -> None:
+        """What is checked from now on, up to the next one, are the placeholders of one call."""
+        self._in_call = 0
 
     def check(self, names: Sequence[str], field: str) -> None:
         """Checks the transforms of one placeholder.
@@ -148,8 +156,21 @@ class TransformChecker:
         """
         if len(names) > limits.TRANSFORMS:
             raise too_large(field, len(names), limits.TRANSFORMS, unit="transforms")
+        self._count(len(names), field)
         for place, name in enumerate(names):
             self._check(name, f"{field}[{place}]")
+
+    def _count(self, more: int, field: str) -> None:
+        if self._in_call is None:
+            return
+        self._in_call += more
+        if self._in_call > limits.CALL_TRANSFORMS:
+            raise Fault(
+                errors.TOO_LARGE,
+                f"{field}: with these the call has {self._in_call} transforms; the limit is "
+                f"{limits.CALL_TRANSFORMS} in all its placeholders; leave some out, or make several calls",
+                field=field,
+            )
 
     def _check(self, name: str, field: str) -> None:
         check_text(name, field, limit_bytes=limits.TRANSFORM_BYTES)

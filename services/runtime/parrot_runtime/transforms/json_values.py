@@ -69,10 +69,10 @@ def _malformed(at: int) -> InvalidTransformError:
 
 
 def _json(text: str, *, path: Path) -> str:
-    value = _parse(text)
+    value = parse_value(text)
     for place, key in enumerate(path):
         value = _item(value, key, place)
-    return _shown(value)
+    return shown(value)
 
 
 def _item(value: Any, key: str | int, place: int) -> Any:
@@ -87,17 +87,22 @@ def _item(value: Any, key: str | int, place: int) -> Any:
 
 
 def _join(text: str, *, separator: str) -> str:
-    value = _parse(text)
+    value = parse_value(text)
     if not isinstance(value, list):
         raise NotApplicableError("the text is no JSON list")
-    items = [_shown(item) for item in value]
+    items = [shown(item) for item in value]
     # Before it is made: a short text may hold millions of items.
     if sum(map(len, items)) + len(separator) * (len(items) - 1) > limits.VALUE_BYTES:
         raise NotApplicableError(f"the result exceeds {limits.VALUE_BYTES:,} bytes")
     return separator.join(items)
 
 
-def _parse(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """The value of a JSON text; every number in it is finite.
+
+    Raises:
+        NotApplicableError: the text is no JSON.
+    """
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except json.JSONDecodeError as error:
@@ -119,7 +124,12 @@ def _finite(text: str) -> float:
     return value
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A JSON value as a text: a string as it is, anything else as compact JSON.
+
+    Raises:
+        NotApplicableError: it is nested too deeply.
+    """
     if isinstance(value, str):
         return value
     try:

@@ -33,6 +33,17 @@ def parse_regex(argument: str) -> Callable[[str], str]:
     """
     if not argument:
         raise InvalidTransformError(f"regex has no pattern; write {REGEX_FORM}")
+    pattern = compiled(argument)
+    group = pattern.groupindex.get(_GROUP, min(pattern.groups, 1))
+    return partial(_first_match, pattern=pattern, group=group)
+
+
+def compiled(argument: str) -> Any:
+    """A pattern for `search`.
+
+    Raises:
+        InvalidTransformError: it is none that RE2 knows, or too large.
+    """
     options = re2.Options()
     options.max_mem = _MEMORY_BYTES
     options.log_errors = False
@@ -48,16 +59,24 @@ def parse_regex(argument: str) -> Callable[[str], str]:
         raise InvalidTransformError(
             f"the pattern has {pattern.groups} groups; the limit is {GROUPS}; write (?:…) for the others"
         )
-    group = pattern.groupindex.get(_GROUP, min(pattern.groups, 1))
-    return partial(_first_match, pattern=pattern, group=group)
+    return pattern
 
 
-def _first_match(text: str, *, pattern: Any, group: int) -> str:
+def search(pattern: Any, text: str) -> Any:
+    """The first match of a compiled pattern; None: there is none.
+
+    Raises:
+        NotApplicableError: the text is too long for the pattern.
+    """
     if len(text.encode()) * pattern.programsize > WORK:
         raise NotApplicableError(
             f"the text is too long for this pattern, which takes {WORK // pattern.programsize:,} bytes"
         )
-    found = pattern.search(text)
+    return pattern.search(text)
+
+
+def _first_match(text: str, *, pattern: Any, group: int) -> str:
+    found = search(pattern, text)
     value = None if found is None else found.group(group)
     if value is None:
         raise NotApplicableError("the pattern does not match" if found is None else "its group has no match")

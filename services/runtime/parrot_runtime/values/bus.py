@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 OLDEST_SERVER: Final = (2, 12)
 DELTA_AGE_S: Final = 600
 FINAL_AGE_S: Final = 3600
+"""How old a message gets; each says so itself. With an age of the whole stream, a server that starts
+drops the epochs that are older, though they are to last."""
 DEDUPE_S: Final = 120
 PENDING_BYTES: Final = 64 << 20
 RECONNECT_S: Final = 0.2
@@ -152,21 +154,23 @@ def _configs() -> list[api.StreamConfig]:
 
     deltas = api.StreamConfig(
         name=subjects.DELTA_STREAM,
-        subjects=[f"{subjects.DELTA_ROOT}.>"],
+        subjects=[f"{subjects.DELTA_ROOT}.>", f"{subjects.DELTA_EPOCH_ROOT}.>"],
         storage=api.StorageType.FILE,
-        max_age=DELTA_AGE_S,
         duplicate_window=1,
         allow_direct=True,
+        allow_msg_ttl=True,
+        allow_rollup_hdrs=True,
         republish=republish(subjects.DELTA_ROOT),
     )
     finals = api.StreamConfig(
         name=subjects.FINAL_STREAM,
-        subjects=[f"{subjects.FINAL_ROOT}.>"],
+        subjects=[f"{subjects.FINAL_ROOT}.>", f"{subjects.FINAL_EPOCH_ROOT}.>"],
         storage=api.StorageType.FILE,
-        max_age=FINAL_AGE_S,
         max_msgs_per_subject=1,
         duplicate_window=DEDUPE_S,
         allow_direct=True,
+        allow_msg_ttl=True,
+        allow_rollup_hdrs=True,
         republish=republish(subjects.FINAL_ROOT),
     )
     return [deltas, finals]

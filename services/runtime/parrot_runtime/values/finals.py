@@ -20,11 +20,13 @@ from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import errors, limits, telemetry
 from parrot_runtime.errors import Fault
 from parrot_runtime.values import subjects
-from parrot_runtime.values.bus import TROUBLE, Bus
+from parrot_runtime.values.bus import FINAL_AGE_S, TROUBLE, Bus
+from parrot_runtime.values.fences import FencedError, Mark, refused
 
 VERSION: Final = 1
 PUBLISH_TIMEOUT_S: Final = 60.0
 _RETRY_S: Final = 0.25
+_AGE: Final = {"Nats-TTL": str(FINAL_AGE_S)}
 
 log = structlog.get_logger()
 
@@ -52,6 +54,14 @@ class FinalRecord:
             raise ValueError("a variable ends with exactly one of text, failure and cancelled")
 
 
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """What the messages of one end share. `deadline`: of the monotonic clock."""
+
+    mark: Mark | None
+    deadline: float
+
+
 class Finals:
     """Publishes and reads final values over one bus connection."""
 
@@ -59,35 +69,47 @@ class Finals:
         self._bus = bus
 
     async def publish(
-        self, final_subject: str, record: FinalRecord, *, timeout_s: float = PUBLISH_TIMEOUT_S
+        self,
+        final_subject: str,
+        record: FinalRecord,
+        *,
+        mark: Mark | None = None,
+        timeout_s: float = PUBLISH_TIMEOUT_S,
     ) -> None:
         """Returns once the server has it. Publishing the same end twice leaves one.
 
         Raises:
+            FencedError: the engine whose `mark` this is was given up.
             Fault: `unavailable`, when the bus does not take it within `timeout_s`.
         """
-        deadline = time.monotonic() + timeout_s
+        writing = _Writing(mark, time.monotonic() + timeout_s)
         message = values_pb2.Final(
             version=VERSION, variable_id=record.variable_id, call_id=record.call_id, attempt=record.attempt
         )
         if record.text is not None:
-            await self._publish_parts(final_subject, record, message, deadline)
+            await self._publish_parts(final_subject, record, message, writing)
         elif record.failure is not None:
             message.failure.CopyFrom(record.failure)
         else:
             message.cancelled.reason = record.cancelled or ""
-        await self._put_of(record, final_subject, message.SerializeToString(), "final", deadline)
+        await self._put_of(record, final_subject, message.SerializeToString(), "final", writing)
 
     async def publish_rollout(
-        self, final_subject: str, rollout: values_pb2.Rollout, *, timeout_s: float = PUBLISH_TIMEOUT_S
+        self,
+        final_subject: str,
+        rollout: values_pb2.Rollout,
+        *,
+        mark: Mark | None = None,
+        timeout_s: float = PUBLISH_TIMEOUT_S,
     ) -> None:
         """Publishes one part of a rollout; returns once the server has it.
 
         Raises:
+            FencedError: the engine whose `mark` this is was given up.
             Fault: `unavailable`, when the bus does not take it within `timeout_s`.
         """
         subject = subjects.rollout(final_subject, rollout.part)
-        headers = {"Nats-Msg-Id": f"{subject}/{rollout.attempt}", **telemetry.inject()}
+        headers = {"Nats-Msg-Id": f"{subject}/{rollout.attempt}", **telemetry.inject(), **_marked(mark)}
         deadline = time.monotonic() + timeout_s
         await self._put(subject, rollout.SerializeToString(), headers, rollout.variable_id, deadline)
 
@@ -139,7 +161,11 @@ class Finals:
         )
 
     async def _publish_parts(
-        self, final_subject: str, record: FinalRecord, message: values_pb2.Final, deadline: float
+        self,
+        final_subject: str,
+        record: FinalRecord,
+        message: values_pb2.Final,
+        writing: _Writing,
     ) -> None:
         data = (record.text or "").encode()
         cuts = [data[i : i + limits.PART_BYTES] for i in range(0, len(data), limits.PART_BYTES)] or [b""]
@@ -159,7 +185,7 @@ class Finals:
                 subjects.part(final_subject, index),
                 piece.SerializeToString(),
                 f"part{index}",
-                deadline,
+                writing,
             )
 
     async def _gather_parts(self, final_subject: str, message: values_pb2.Final) -> bytes | None:
@@ -179,13 +205,19 @@ class Finals:
         return data if len(data) == value.size_bytes else None
 
     async def _put_of(
-        self, record: FinalRecord, subject: str, payload: bytes, what: str, deadline: float
+        self,
+        record: FinalRecord,
+        subject: str,
+        payload: bytes,
+        what: str,
+        writing: _Writing,
     ) -> None:
         headers = {
             "Nats-Msg-Id": f"{subject}/{record.attempt}/{what}",
             **(record.trace or telemetry.inject()),
+            **_marked(writing.mark),
         }
-        await self._put(subject, payload, headers, record.variable_id, deadline)
+        await self._put(subject, payload, headers, record.variable_id, writing.deadline)
 
     async def _put(
         self, subject: str, payload: bytes, headers: dict[str, str], variable_id: str, deadline: float
@@ -194,6 +226,8 @@ class Finals:
             try:
                 await self._bus.js.publish(subject, payload, timeout=2, headers=headers)
             except TROUBLE as error:
+                if refused(error):
+                    raise FencedError(f"the bus refuses what is written to {subject}") from None
                 if time.monotonic() >= deadline:
                     raise Fault(
                         errors.UNAVAILABLE,
@@ -215,3 +249,8 @@ class Finals:
                 errors.UNAVAILABLE, f"the bus does not answer ({error!r}); is NATS running?"
             ) from error
         return message.data or b"", message.headers or {}
+
+
+def _marked(mark: Mark | None) -> dict[str, str]:
+    """The headers every final bears: its age limit, and its writer's mark."""
+    return {**_AGE, **(mark.of_finals if mark is not None else {})}

@@ -136,11 +136,19 @@ class Feeds:
         found = self._open.get(session_id)
         return found.feed if found is not None and found.is_open else None
 
+    def renew(self, session_id: str) -> None:
+        """Whoever reads the session from now on reads it anew.
+
+        What was offered here ahead of the bus may never have come there.
+        """
+        self._open.pop(session_id, None)
+
     async def _leave(self, session_id: str, found: _OpenFeed) -> None:
         found.users -= 1
         if not found.users:
             # Whoever comes while this one closes opens another.
-            del self._open[session_id]
+            if self._open.get(session_id) is found:
+                del self._open[session_id]
             await found.feed.close()
 
 
@@ -384,7 +392,8 @@ class Cursor:
             return chunk
         if buffer.end is None:
             return None
-        if self.offset_bytes > size:
+        # What was streamed before a failure may not be here yet: only a value says how long it is.
+        if self.offset_bytes > size and buffer.end.text is not None:
             raise Fault(
                 errors.INVALID_REQUEST,
                 f"offset {self.offset_bytes} lies beyond the value's {size} bytes; "

@@ -12,6 +12,8 @@ FINAL_STREAM: Final = "PARROT_FINALS"
 DELTA_ROOT: Final = "sv.delta"
 FINAL_ROOT: Final = "sv.final"
 LIVE_ROOT: Final = "live"
+DELTA_EPOCH_ROOT: Final = "sv.epoch.delta"
+FINAL_EPOCH_ROOT: Final = "sv.epoch.final"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,16 @@ class SessionSubjects:
     def live_finals(self) -> str:
         """Where accepted ends are heard; parts are not."""
         return f"{LIVE_ROOT}.{FINAL_ROOT}.{self._scope}.*"
+
+
+def delta_epoch(shard: int, engine_id: str) -> str:
+    """Where an engine's epoch for the deltas of a shard is kept."""
+    return f"{DELTA_EPOCH_ROOT}.{shard:02x}.{engine_id}"
+
+
+def final_epoch(shard: int, engine_id: str) -> str:
+    """Where an engine's epoch for the finals of a shard is kept."""
+    return f"{FINAL_EPOCH_ROOT}.{shard:02x}.{engine_id}"
 
 
 def part(final_subject: str, index: int) -> str:

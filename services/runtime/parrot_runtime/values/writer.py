@@ -1,7 +1,8 @@
 """Streams text to variables: one bus message an engine step and session.
 
-What the programs of one step append within a millisecond travels together. Messages are not
-awaited: a delta the bus loses is healed by the variable's final value, which carries all of it.
+What is appended in the turns of the event loop that take an engine step's outputs in travels together:
+no timer is waited for, which would wake the process once more a step. Messages are not awaited: a delta
+the bus loses is healed by the variable's final value, which carries all of it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import structlog
 
 from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import limits
-from parrot_runtime.values.bus import TROUBLE, Bus
+from parrot_runtime.values.bus import DELTA_AGE_S, TROUBLE, Bus
+from parrot_runtime.values.fences import Mark, refused
 
 VERSION: Final = 1
-COALESCE_S: Final = 0.001
+MOST_TURNS: Final = 16
+"""Turns of the event loop that text waits for more, at most."""
 MESSAGE_CHARS: Final = limits.PART_BYTES // 4
 """Text of one message: four bytes of UTF-8 a character at most."""
+
+SETTLE_S: Final = 60.0
+_RETRY_S: Final = 0.25
+_AGE: Final = {"Nats-TTL": str(DELTA_AGE_S)}
 
 log = structlog.get_logger()
 
@@ -33,7 +40,8 @@ class DeltaWriter:
     def __init__(self, bus: Bus, engine_id: str) -> None:
         self._bus = bus
         self._engine_id = engine_id
-        self._pending: dict[str, list[values_pb2.Delta]] = {}
+        self._pending: dict[tuple[str, Mark | None], list[values_pb2.Delta]] = {}
+        self._appended = 0
         self._wake = asyncio.Event()
         self._sending = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -59,11 +67,15 @@ class DeltaWriter:
         attempt: int,
         offset_bytes: int,
         text: str,
+        mark: Mark | None = None,
     ) -> None:
-        """Adds `text` (whole characters) at `offset_bytes` of the variable."""
+        """Adds `text` (whole characters) at `offset_bytes` of the variable.
+
+        `mark`: of the engine; once that is fenced, the bus drops what bears it.
+        """
         for start in range(0, len(text), MESSAGE_CHARS):
             piece = text[start : start + MESSAGE_CHARS]
-            self._pending.setdefault(delta_subject, []).append(
+            self._pending.setdefault((delta_subject, mark), []).append(
                 values_pb2.Delta(
                     variable_id=variable_id,
                     call_id=call_id,
@@ -73,28 +85,63 @@ class DeltaWriter:
                 )
             )
             offset_bytes += len(piece.encode())
+        self._appended += 1
         self._wake.set()
 
     async def flush(self) -> None:
         """Hands all that was appended to the connection. A `Final` published after it arrives after it."""
         async with self._sending:
             pending, self._pending = self._pending, {}
-            for subject, deltas in pending.items():
+            for (subject, mark), deltas in pending.items():
                 for message in _messages(self._engine_id, deltas):
-                    await self._send(subject, message)
+                    await self._send(subject, message, _headers(mark))
+
+    async def settle(self, delta_subject: str, mark: Mark | None = None) -> None:
+        """Returns once the bus has taken or refused all that was appended for a subject.
+
+        A bus that stays away is waited for `SETTLE_S` long.
+        """
+        await self.flush()
+        # The stream takes a connection's messages in order: this one's answer is that of all before it.
+        nothing = values_pb2.StepDeltas(version=VERSION, engine_id=self._engine_id).SerializeToString()
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                while not await self._taken(delta_subject, nothing, _headers(mark)):  # noqa: ASYNC110 - a server
+                    await asyncio.sleep(_RETRY_S)
+        except TimeoutError:
+            log.warning("deltas may come late: the bus is away", subject=delta_subject)
+
+    async def _taken(self, subject: str, payload: bytes, headers: dict[str, str]) -> bool:
+        try:
+            await self._bus.js.publish(subject, payload, timeout=2, headers=headers)
+        except TROUBLE as error:
+            return refused(error)
+        return True
 
     async def _run(self) -> None:
         while True:
             await self._wake.wait()
-            await asyncio.sleep(COALESCE_S)
+            await self._settle()
             self._wake.clear()
             await self.flush()
 
-    async def _send(self, subject: str, message: values_pb2.StepDeltas) -> None:
+    async def _settle(self) -> None:
+        """Returns once a turn of the event loop has brought nothing more."""
+        for _ in range(MOST_TURNS):
+            seen = self._appended
+            await asyncio.sleep(0)
+            if self._appended == seen:
+                return
+
+    async def _send(self, subject: str, message: values_pb2.StepDeltas, headers: dict[str, str]) -> None:
         try:
-            await self._bus.client.publish(subject, message.SerializeToString())
+            await self._bus.client.publish(subject, message.SerializeToString(), headers=headers)
         except TROUBLE as error:
             log.warning("deltas dropped; the final value will heal them", subject=subject, error=repr(error))
+
+
+def _headers(mark: Mark | None) -> dict[str, str]:
+    return {**_AGE, **(mark.of_deltas if mark is not None else {})}
 
 
 def _messages(engine_id: str, deltas: list[values_pb2.Delta]) -> list[values_pb2.StepDeltas]:
