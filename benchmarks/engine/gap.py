@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import uvloop
+
 from benchmarks.engine.rig import Client, Watch, bus, client, english, options, started
 from benchmarks.harness import Report, parser, print_table
 from parrot_engine.backends.vllm import VllmBackend
@@ -142,7 +144,8 @@ def main() -> None:
     lengths, rounds, batches = given.lengths, given.rounds, given.batches
     if given.quick:
         lengths, rounds, batches = LENGTHS[:2], 3, 0
-    asyncio.run(measure(lengths, rounds, batches)).show(given.json)
+    # On the loop that the engine runs on.
+    uvloop.run(measure(lengths, rounds, batches)).show(given.json)
 
 
 if __name__ == "__main__":

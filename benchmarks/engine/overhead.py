@@ -3,6 +3,9 @@
 Two engines with the same model and settings, one vLLM's own AsyncLLM with its own scheduler, one ours;
 they take turns, and while one works the other sleeps. Ours is measured twice: the backend alone, and
 programs as a manager sends them, streaming over a real bus.
+
+Besides the time, which swings with what else the machine does, each batch's processor time is noted: of
+this process, of the bus, and of vLLM's.
 """
 
 from __future__ import annotations
@@ -11,8 +14,13 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import psutil
+import uvloop
 
 from benchmarks.engine.rig import Client, Watch, bare_vllm, bus, client, english, options, started
 from benchmarks.harness import Report, parser, print_table
@@ -23,6 +31,7 @@ PROMPT_TOKENS = 256
 OUTPUT_TOKENS = 48
 BATCH = 8
 WAYS = ("bare", "backend", "programs")
+CPU_KINDS = ("service", "bus", "vllm")
 
 
 @dataclass
@@ -75,22 +84,40 @@ def ask_programs(sender: Client, watch: Watch) -> Ask:
 
     async def ask(text: str) -> Sample:
         began = time.monotonic()
-        context_id = sender.send(
-            "call", sender.text(text), sender.output(f"v{time.monotonic_ns()}", OUTPUT_TOKENS)
-        )
+        output = sender.output(f"v{time.monotonic_ns()}", OUTPUT_TOKENS)
+        # What the other ways are not asked for: it costs vLLM a little in every step.
+        output.generate.sampling.ClearField("min_tokens")
+        context_id = sender.send("call", sender.text(text), output)
         await sender.end(context_id)
         return Sample(watch.traces[context_id].tokens_s[0] - began)
 
     return ask
 
 
-async def batch(ask: Ask, texts: Sequence[str]) -> tuple[float, float]:
-    """All at once: tokens per second, and the median time to the first token of one alone after it."""
-    began = time.monotonic()
+async def batch(ask: Ask, texts: Sequence[str]) -> dict[str, float]:
+    """All at once, then one alone: rate and processor time of those, time to first token of this one."""
+    began, used = time.monotonic(), cpu_ms()
     await asyncio.gather(*(ask(text) for text in texts[1:]))
-    seconds = time.monotonic() - began
+    seconds, now = time.monotonic() - began, cpu_ms()
     alone = await ask(texts[0])
-    return (len(texts) - 1) * OUTPUT_TOKENS / seconds, alone.ttft_s * 1000
+    return {
+        "tokens_per_s": (len(texts) - 1) * OUTPUT_TOKENS / seconds,
+        "ttft_ms": alone.ttft_s * 1000,
+        **{f"cpu_ms_{kind}": now[kind] - used[kind] for kind in now},
+    }
+
+
+def cpu_ms() -> dict[str, float]:
+    """Processor time so far: of this process, the bus, and vLLM's, by the kernel's count of each thread."""
+    process = psutil.Process()
+    found = dict.fromkeys(CPU_KINDS, 0.0)
+    for member in (process, *process.children(recursive=True)):
+        kind = "service" if member == process else "bus" if "nats" in member.name() else "vllm"
+        for thread in Path(f"/proc/{member.pid}/task").iterdir():
+            # A thread may end meanwhile.
+            with suppress(OSError):
+                found[kind] += int((thread / "schedstat").read_text().split()[0]) / 1e6
+    return found
 
 
 async def measure(rounds: int) -> Report:
@@ -113,8 +140,7 @@ async def measure(rounds: int) -> Report:
             for way in WAYS[number % 3 :] + WAYS[: number % 3]:
                 start = (BATCH + 1) * (3 * number + WAYS.index(way))
                 texts = [english(backend, PROMPT_TOKENS, start + place) for place in range(BATCH + 1)]
-                rate, ttft_ms = await batch(ways[way], texts)
-                sample = {"way": way, "round": number, "tokens_per_s": rate, "ttft_ms": ttft_ms}
+                sample = {"way": way, "round": number, **await batch(ways[way], texts)}
                 # The first round is a warm-up.
                 report.samples += [sample] if number else []
     summarise(report, rounds)
@@ -132,9 +158,10 @@ def summarise(report: Report, rounds: int) -> None:
                 way,
                 f"{statistics.median(s['tokens_per_s'] for s in found):.1f}",
                 f"{statistics.median(s['ttft_ms'] for s in found):.1f}",
+                *(f"{statistics.median(s[f'cpu_ms_{kind}'] for s in found):.0f}" for kind in CPU_KINDS),
             )
         )
-    print_table(["way", "tokens/s", "ttft ms"], rows)
+    print_table(["way", "tokens/s", "ttft ms", *(f"{kind}, cpu ms" for kind in CPU_KINDS)], rows)
     for way in WAYS[1:]:
         pairs = [(of[way, number], of["bare", number]) for number in range(1, rounds + 1)]
         ratios = sorted(ours["tokens_per_s"] / bare["tokens_per_s"] for ours, bare in pairs)
@@ -144,12 +171,18 @@ def summarise(report: Report, rounds: int) -> None:
         report.summary[f"throughput_ratio_min{suffix}"] = ratios[0]
         report.summary[f"throughput_ratio_max{suffix}"] = ratios[-1]
         report.summary[f"ttft_extra_ms{suffix}"] = statistics.median(extra)
+        for kind in CPU_KINDS:
+            more = [ours[f"cpu_ms_{kind}"] - bare[f"cpu_ms_{kind}"] for ours, bare in pairs]
+            report.summary[f"cpu_extra_ms_{kind}{suffix}"] = statistics.median(more)
 
 
 def main() -> None:
     """Measures and reports."""
-    arguments = parser(__doc__).parse_args()
-    asyncio.run(measure(3 if arguments.quick else 15)).show(arguments.json)
+    made = parser(__doc__)
+    made.add_argument("--rounds", type=int, default=15, help="batches of each kind")
+    given = made.parse_args()
+    # On the loop that the engine runs on.
+    uvloop.run(measure(3 if given.quick else given.rounds)).show(given.json)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -24,6 +24,7 @@ from parrot_engine.programs.outputs import Press
 from parrot_engine.programs.table import VERSION, Programs
 from parrot_engine.programs.tools import Features, Tools
 from parrot_engine.settings import default_cache_dir
+from parrot_engine.shared import KEEP_S, SharedContexts
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import ids
@@ -180,11 +181,14 @@ async def bus() -> AsyncIterator[Bus]:
 
 
 @asynccontextmanager
-async def client(backend: Backend, made: Bus, features: Features | None = None) -> AsyncIterator[Client]:
+async def client(
+    backend: Backend, made: Bus, features: Features | None = None, *, shared_keep_s: float = KEEP_S
+) -> AsyncIterator[Client]:
     """Programs over a started backend."""
     async with DeltaWriter(made, "e-bench") as writer:
         press = Press(Finals(made), writer, Feeds(made, forget_ended=True), lambda event: found.take(event))  # noqa: PLW0108  (it is made below)
         tools = Tools.of("e-bench", backend, press, features or Features())
+        tools = replace(tools, shared=SharedContexts(backend, press.report, keep_s=shared_keep_s))
         found = Client(backend, tools, Programs(tools))
         try:
             yield found

@@ -11,10 +11,13 @@ import random
 import tempfile
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+import uvloop
 from tests.support.tiny_model import kv_bytes, write_tiny_model
 
 from benchmarks.engine.rig import Client, bus, client, english, options, started
@@ -28,6 +31,9 @@ BLOCKS = 160
 BLOCK_TOKENS = 32
 AT_ONCE = 24
 WITHIN_S = 600.0
+REFRESH_S = 1.0
+SHARED_KEEP_S = 20.0
+"""How long a shared context stays that nobody uses; an engine keeps it longer than this lasts."""
 
 
 class Soak:
@@ -39,8 +45,8 @@ class Soak:
         self._programs = programs
         self._sent = 0
         self.outcomes: Counter[str] = Counter()
-        self.rss_mb: list[float] = []
-        """After each tenth of the programs."""
+        self.rss_mb: list[dict[str, float]] = []
+        """By process, after each tenth of the programs."""
 
     async def run(self) -> None:
         """Returns when every program has ended."""
@@ -129,7 +135,8 @@ async def measure(name: str, programs: int, seed: int) -> Report:
         async with (
             bus() as made,
             started(backend_of(name, Path(folder))) as backend,
-            client(backend, made) as sender,
+            client(backend, made, shared_keep_s=SHARED_KEEP_S) as sender,
+            upkeep(sender),
         ):
             # The first tenth warms everything up: caches, pools, the allocator.
             await Soak(sender, seed, programs // 10).run()
@@ -152,11 +159,29 @@ async def measure(name: str, programs: int, seed: int) -> Report:
         "leaked_blocks": audit.total_blocks - audit.free_blocks,
         "leaked_contexts": contexts,
         "leaked_tasks": after["tasks"] - before["tasks"],
-        "rss_growth_mb": after["rss_mb"] - before["rss_mb"],
-        "rss_growth_mb_second_half": soak.rss_mb[-1] - soak.rss_mb[len(soak.rss_mb) // 2],
     }
+    half = soak.rss_mb[len(soak.rss_mb) // 2]
+    for process, size in after["rss_mb"].items():
+        suffix = "" if process == "all" else f"_{process}"
+        report.summary[f"rss_growth_mb{suffix}"] = size - before["rss_mb"][process]
+        report.summary[f"rss_growth_mb_second_half{suffix}"] = soak.rss_mb[-1][process] - half[process]
     print_table(["outcome", "programs"], [(kind, n) for kind, n in soak.outcomes.most_common()])
     return report
+
+
+@asynccontextmanager
+async def upkeep(sender: Client) -> AsyncIterator[None]:
+    """What an engine does beside its programs: shared contexts that nobody uses go."""
+
+    async def refresh() -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            await sender.tools.shared.refresh()
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(refresh())
+        yield
+        task.cancel()
 
 
 def state(sender: Client) -> dict[str, Any]:
@@ -169,11 +194,19 @@ def state(sender: Client) -> dict[str, Any]:
     }
 
 
-def rss_mb() -> float:
-    """Resident memory of this process and those it started."""
+def rss_mb() -> dict[str, float]:
+    """Resident memory of this process, of vLLM's, of the bus and of them all."""
     process = psutil.Process()
-    family = [process, *process.children(recursive=True)]
-    return sum(member.memory_info().rss for member in family) / 2**20
+    sizes = {"all": 0.0, "service": 0.0}
+    for member in (process, *process.children(recursive=True)):
+        try:
+            name, size = member.name(), member.memory_info().rss / 2**20
+        except psutil.NoSuchProcess:
+            continue
+        kind = "service" if member == process else "bus" if "nats" in name else "vllm"
+        sizes[kind] = sizes.get(kind, 0.0) + size
+        sizes["all"] += size
+    return sizes
 
 
 def main() -> None:
@@ -184,7 +217,8 @@ def main() -> None:
     made.add_argument("--programs", type=int, default=10_000)
     arguments = made.parse_args()
     programs = 300 if arguments.quick else arguments.programs
-    asyncio.run(measure(arguments.backend, programs, arguments.seed)).show(arguments.json)
+    # On the loop that the engine runs on.
+    uvloop.run(measure(arguments.backend, programs, arguments.seed)).show(arguments.json)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ from parrot_engine.metrics import serve_metrics
 from parrot_engine.programs.outputs import Press
 from parrot_engine.programs.table import Programs
 from parrot_engine.programs.tools import Features, Tools
-from parrot_engine.servicer.control import GOODBYE_S, ControlStream
-from parrot_engine.servicer.outbox import Outbox
+from parrot_engine.servicer.control import Control
+from parrot_engine.servicer.link import GOODBYE_S
+from parrot_engine.servicer.shards import Shards
 from parrot_engine.settings import EngineSettings
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors, rpc
@@ -78,6 +79,7 @@ def _sim(settings: EngineSettings) -> Backend:
             step_ms=settings.sim_step_ms,
             prefill_tokens_per_s=settings.sim_prefill_tokens_per_s,
             seed=settings.sim_seed,
+            varied=settings.sim_varied,
         )
     )
 
@@ -112,23 +114,23 @@ async def serve(settings: EngineSettings, backend: Backend, stop: Stop) -> None:
     engine_id, timeout_s = settings.engine_id, settings.connect_timeout_s
     async with (
         connected(settings.nats_url, engine_id, timeout_s) as bus,
-        rpc.channel(settings.manager_address) as channel,
         DeltaWriter(bus, engine_id) as writer,
     ):
         if stop.is_set():
             # The NATS client takes a cancellation that comes while it connects for an answer.
             return
-        await rpc.wait_ready(channel, settings.manager_address, "manager", timeout_s)
+        addresses = rpc.addresses_of(settings.manager_address)
+        await rpc.wait_any_ready(addresses, "manager", timeout_s)
         try:
             await _start(backend)
             stop.begun()
-            outbox = Outbox()
-            press = Press(Finals(bus), writer, Feeds(bus, forget_ended=True), outbox.put)
+            shards = Shards()
+            press = Press(Finals(bus), writer, Feeds(bus, forget_ended=True), shards.report)
             tools = Tools.of(engine_id, backend, press, _features(settings))
             programs = Programs(tools)
-            control = ControlStream(channel, tools, programs, outbox)
+            control = Control(addresses, tools, programs, shards)
             with serve_metrics(settings.metrics_address, engine_id, programs, tools):
-                await Engine(control, programs, outbox, backend).run(stop, settings.drain_s)
+                await Engine(control, programs, shards, backend).run(stop, settings.drain_s)
         finally:
             await backend.stop()
 
@@ -154,11 +156,11 @@ async def _start(backend: Backend) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A backend that is attached to a manager."""
+    """A backend that is attached to its managers."""
 
-    control: ControlStream
+    control: Control
     programs: Programs
-    outbox: Outbox
+    shards: Shards
     backend: Backend
 
     async def run(self, stop: Stop, drain_s: float) -> None:
@@ -187,6 +189,6 @@ class Engine:
     async def _drain(self, stop: Stop, drain_s: float) -> None:
         await stop.wait()
         log.info("draining", running=self.programs.running, waiting=self.programs.waiting, drain_s=drain_s)
-        self.outbox.put(engine_pb2.AttachRequest(draining=engine_pb2.Draining()))
+        self.shards.report(engine_pb2.AttachRequest(draining=engine_pb2.Draining()))
         await self.programs.drain(drain_s)
-        self.outbox.close()
+        self.shards.drain()

@@ -26,7 +26,10 @@ def new_engine_id() -> str:
 class EngineSettings(ServiceSettings):
     """Serves one model: takes programs from the manager, runs them, streams their outputs to NATS."""
 
-    manager_address: str = Field("127.0.0.1:7400", description="host:port of the manager's gRPC")
+    manager_address: str = Field(
+        "127.0.0.1:7400",
+        description="host:port of the managers' gRPC, one or several with commas; they tell of any others",
+    )
     engine_id: str = Field(default_factory=new_engine_id, description="unique among the manager's engines")
     backend: Literal["vllm", "sim", "openai"] = Field(
         "vllm", description="vllm: a real model; sim: a simulated one; openai: a server with OpenAI's API"
@@ -90,6 +93,7 @@ class EngineSettings(ServiceSettings):
         description="sim: tokens of KV memory, a window at least; 0: 1048576, or the window if larger",
     )
     sim_seed: int = Field(0, description="sim: another seed gives other texts")
+    sim_varied: bool = Field(False, description="sim: what is sampled without a seed differs each time")
     openai_base_url: str = Field("", description="openai: where the API is, http://host:8000/v1")
     openai_api_key_file: str = Field("", description="openai: a file that holds the key; empty: none is sent")
     openai_tokenizer: str = Field(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.engine.backends import KINDS, SMALL_KINDS, checked
+from tests.integration.engine.harness import Reports, Session, programs_on
 from tests.support.sim_upstream import SimUpstream, byte_tokenizer_folder
 from tests.support.tiny_model import kv_bytes, write_tiny_model
 from tests.support.vllm_server import VllmServer, vllm_server
@@ -18,6 +19,7 @@ from parrot_engine.backends.base import Backend
 from parrot_engine.backends.openai import OpenAIBackend, OpenAIOptions
 from parrot_engine.backends.sim import SimBackend, SimOptions
 from parrot_engine.models import find_model
+from parrot_engine.programs.table import Programs
 from parrot_engine.settings import default_cache_dir
 from parrot_runtime.values.bus import Bus, connected
 
@@ -68,6 +70,14 @@ async def small_vllm_backend(
 ) -> AsyncIterator[Backend]:
     """The real engine with a tiny model and a small pool."""
     folder = write_tiny_model(tmp_path_factory.mktemp("model"))
+    async for backend in started_vllm(str(folder), kv_bytes(SMALL_POOL_BLOCKS)):
+        yield backend
+
+
+@pytest.fixture
+async def other_small_vllm_backend(tmp_path: Path) -> AsyncIterator[Backend]:
+    """A second engine process with the same tiny model."""
+    folder = write_tiny_model(tmp_path / "model")
     async for backend in started_vllm(str(folder), kv_bytes(SMALL_POOL_BLOCKS)):
         yield backend
 
@@ -146,3 +156,24 @@ async def served_backend(server: VllmServer) -> AsyncIterator[OpenAIBackend]:
 async def bus(nats_url: str) -> AsyncIterator[Bus]:
     async with connected(nats_url, "test", 5) as made:
         yield made
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session()
+
+
+@pytest.fixture
+async def running(sim_backend: SimBackend, bus: Bus) -> AsyncIterator[tuple[Programs, Reports]]:
+    async with programs_on(sim_backend, bus) as made:
+        yield made
+
+
+@pytest.fixture
+def programs(running: tuple[Programs, Reports]) -> Programs:
+    return running[0]
+
+
+@pytest.fixture
+def reports(running: tuple[Programs, Reports]) -> Reports:
+    return running[1]

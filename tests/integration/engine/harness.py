@@ -74,6 +74,14 @@ class Session:
         await Finals(bus).publish(self.names.final(variable_id), FinalRecord(variable_id, text=text))
 
 
+async def text_of(bus: Bus, session: Session, variable_id: str) -> str:
+    """A variable's value, which has to be there."""
+    record = await Finals(bus).read(session.names.final(variable_id))
+    assert record is not None
+    assert record.text is not None
+    return record.text
+
+
 class Reports:
     """Events in order; waits for the one a test looks for."""
 

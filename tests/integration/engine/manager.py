@@ -30,17 +30,24 @@ class Attachment:
     def cancel(self, ref: engine_pb2.AttemptRef) -> None:
         self.commands.put_nowait(engine_pb2.AttachResponse(cancel=engine_pb2.CancelAttempt(ref=ref)))
 
+    def adopt(self, *refs: engine_pb2.AttemptRef) -> None:
+        self.commands.put_nowait(engine_pb2.AttachResponse(adopt=engine_pb2.AdoptAttempts(refs=refs)))
+
+    def epochs(self, *epochs: engine_pb2.ShardEpoch) -> None:
+        self.commands.put_nowait(engine_pb2.AttachResponse(epochs=engine_pb2.ShardEpochs(epochs=epochs)))
+
     def end(self) -> None:
         """Ends the stream from the manager's side."""
         self.commands.put_nowait(None)
 
 
 class Manager(engine_pb2_grpc.EngineControlServiceServicer):
-    """Takes whoever attaches, unless told to refuse."""
+    """Takes whoever attaches, unless told to refuse; says `registered` to it."""
 
     def __init__(self) -> None:
         self.attached: asyncio.Queue[Attachment] = asyncio.Queue()
         self.refusal: Fault | None = None
+        self.registered = engine_pb2.Registered(heartbeat_interval_ms=20)
 
     async def Attach(  # noqa: N802
         self, request_iterator: AsyncIterator[engine_pb2.AttachRequest], context: Any
@@ -51,7 +58,7 @@ class Manager(engine_pb2_grpc.EngineControlServiceServicer):
             await context.abort(self.refusal.kind.grpc, "refused", trailing_metadata=trailer)
         attachment = Attachment(first.registration)
         self.attached.put_nowait(attachment)
-        yield engine_pb2.AttachResponse(registered=engine_pb2.Registered(heartbeat_interval_ms=20))
+        yield engine_pb2.AttachResponse(registered=self.registered)
         listening = asyncio.create_task(self._listen(request_iterator, attachment))
         try:
             while (command := await attachment.commands.get()) is not None:

@@ -59,11 +59,6 @@ async def stage(nats_url: str) -> AsyncIterator[Stage]:
     await asyncio.gather(engine, return_exceptions=True)
 
 
-@pytest.fixture
-def session() -> Session:
-    return Session()
-
-
 def program(session: Session, call_id: str = "c-1", max_tokens: int = 40) -> engine_pb2.RunProgram:
     output = session.output(f"y-{call_id}", max_tokens=max_tokens)
     return session.program(session.text("A"), output, call_id=call_id)

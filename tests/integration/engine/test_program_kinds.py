@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
 
 import pytest
-from tests.integration.engine.harness import Reports, Session, programs_on
+from tests.integration.engine.harness import Reports, Session, programs_on, text_of
 from tests.support.eventually import eventually
 
 from parrot_engine.backends.base import Backend
@@ -22,34 +21,6 @@ from parrot_runtime.values.finals import Finals
 pytestmark = pytest.mark.anyio
 
 SYSTEM = "You are the harbour master. Answer in one line, whatever the weather, and name the ship. " * 4
-
-
-@pytest.fixture
-def session() -> Session:
-    return Session()
-
-
-@pytest.fixture
-async def running(sim_backend: SimBackend, bus: Bus) -> AsyncIterator[tuple[Programs, Reports]]:
-    async with programs_on(sim_backend, bus) as made:
-        yield made
-
-
-@pytest.fixture
-def programs(running: tuple[Programs, Reports]) -> Programs:
-    return running[0]
-
-
-@pytest.fixture
-def reports(running: tuple[Programs, Reports]) -> Reports:
-    return running[1]
-
-
-async def text_of(bus: Bus, session: Session, variable_id: str) -> str:
-    record = await Finals(bus).read(session.names.final(variable_id))
-    assert record is not None
-    assert record.text is not None
-    return record.text
 
 
 def shared_of(programs: Programs) -> SharedContexts:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pydoc_data.topics import topics
 from typing import Any
 
 import pytest
-from tests.integration.engine.harness import Reports, Session, programs_on
+from tests.integration.engine.backends import until_audit
+from tests.integration.engine.harness import Reports, Session, programs_on, text_of
 from tests.support.engine import Pen
 from tests.support.eventually import eventually
 
@@ -19,7 +20,7 @@ from parrot_engine.programs.table import Programs
 from parrot_engine.programs.tools import Features
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
-from parrot_runtime.values.bus import Bus
+from parrot_runtime.values.bus import Bus, connected
 from parrot_runtime.values.finals import FinalRecord, Finals
 from parrot_runtime.values.reader import SessionFeed
 from parrot_runtime.values.writer import DeltaWriter
@@ -29,27 +30,6 @@ pytestmark = pytest.mark.anyio
 SYSTEM = "<|im_start|>system\nYou sum up what you are given.<|im_end|>\n<|im_start|>user\n"
 ASK = "<|im_end|>\n<|im_start|>assistant\n"
 COMBINATIONS = [Features(*switches) for switches in itertools.product((True, False), repeat=3)]
-
-
-@pytest.fixture
-def session() -> Session:
-    return Session()
-
-
-@pytest.fixture
-async def running(sim_backend: SimBackend, bus: Bus) -> AsyncIterator[tuple[Programs, Reports]]:
-    async with programs_on(sim_backend, bus) as made:
-        yield made
-
-
-@pytest.fixture
-def programs(running: tuple[Programs, Reports]) -> Programs:
-    return running[0]
-
-
-@pytest.fixture
-def reports(running: tuple[Programs, Reports]) -> Reports:
-    return running[1]
 
 
 def producer(session: Session, variable_id: str = "x", **sampling: object) -> engine_pb2.RunProgram:
@@ -68,13 +48,6 @@ def consumer(
         session.output(output, **sampling),
         call_id=call_id,
     )
-
-
-async def text_of(bus: Bus, session: Session, variable_id: str) -> str:
-    record = await Finals(bus).read(session.names.final(variable_id))
-    assert record is not None
-    assert record.text is not None
-    return record.text
 
 
 async def feed_of(programs: Programs, session: Session) -> SessionFeed:
@@ -147,6 +120,57 @@ async def test_across_two_engines_the_text_comes_by_the_bus(session: Session, bu
     assert await text_of(bus, session, "y") == await whole_value_first(bus, backends[0], session, made)
     for backend in backends:
         await backend.stop()
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(240)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_across_two_real_engines_the_input_is_prefilled_before_its_end_and_the_tokens_are_those_of_one(
+    small_vllm_backend: Backend,
+    other_small_vllm_backend: Backend,
+    bus: Bus,
+    nats_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: dict[str, tuple[str, str]] = {}
+    async with (
+        connected(nats_url, "other", 5) as other_bus,
+        programs_on(small_vllm_backend, bus) as (first, first_reports),
+        programs_on(other_small_vllm_backend, other_bus) as (second, second_reports),
+    ):
+        session = Session()
+        second.start(consumer(session, max_tokens=24))
+        await eventually(lambda: second.paused == 1)
+        # The producer's value gets its end only when the other engine holds some of it.
+        static = len(other_small_vllm_backend.tokenizer.encode_template(SYSTEM))
+        publish = first._tools.press.finals.publish
+        prefilled = asyncio.Event()
+
+        async def publish_late(*arguments: Any, **settings: Any) -> None:
+            await prefilled.wait()
+            await publish(*arguments, **settings)
+
+        monkeypatch.setattr(first._tools.press.finals, "publish", publish_late)
+        first.start(producer(session, max_tokens=160))
+        await eventually(lambda: other_small_vllm_backend.stats().held_tokens > static + 16, within_s=60)
+        assert first_reports.kinds("p") == ["started", "streaming"]
+        prefilled.set()
+        done = (await second_reports.kind("done", "c")).done
+        monkeypatch.undo()
+        made["two"] = await text_of(bus, session, "x"), await text_of(bus, session, "y")
+
+        session = Session()
+        first.start(consumer(session, max_tokens=24))
+        first.start(producer(session, max_tokens=160))
+        await first_reports.until(lambda event: event.done.ref == session.ref("c"))
+        made["one"] = await text_of(bus, session, "x"), await text_of(bus, session, "y")
+    assert done.timings.static_prefill_tokens == static
+    assert done.timings.dynamic_prefill_tokens > 16
+    assert made["two"] == made["one"]
+    for backend in (small_vllm_backend, other_small_vllm_backend):
+        books = await until_audit(backend, lambda books: not books.request_blocks)
+        assert not books.held_contexts
+        assert backend.stats().contexts == 0
 
 
 async def test_in_one_engine_a_consumer_needs_no_delta_from_the_bus(

@@ -9,7 +9,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from parrot_engine.admission import PAUSED_SHARE, Admission, Claim
-from parrot_engine.programs.pace import CHUNK_COST_STEPS, LEAST_TOKENS, MOST_TOKENS, Pace, chunk_tokens
+from parrot_engine.programs.pace import (
+    CHUNK_COST_STEPS,
+    LEAST_TOKENS,
+    MOST_TOKENS,
+    QUIET_TOKENS,
+    Chunk,
+    Pace,
+    next_chunk,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -261,11 +269,24 @@ async def test_whatever_happens_everybody_gets_to_run_and_all_is_given_back(seed
 
 
 def test_chunks_shrink_towards_the_expected_end_and_are_small_where_none_is_known() -> None:
-    assert chunk_tokens(0, 0) == chunk_tokens(5000, 0) == LEAST_TOKENS
-    sizes = [chunk_tokens(made, 1000) for made in range(0, 1200, 10)]
+    assert next_chunk(0, 0) == next_chunk(5000, 0) == next_chunk(1001, 1000) == Chunk(LEAST_TOKENS)
+    found = [next_chunk(made, 1000) for made in range(1000 - QUIET_TOKENS)]
+    sizes = [chunk.tokens for chunk in found if chunk is not None]
+    assert len(sizes) == len(found)
     assert sizes[0] == MOST_TOKENS
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == LEAST_TOKENS
+
+
+@pytest.mark.parametrize("expected", [1, 3, 32, 1000])
+def test_the_last_chunk_is_sent_when_it_still_ends_before_its_producer(expected: int) -> None:
+    late = {
+        expected - made: next_chunk(made, expected)
+        for made in range(max(0, expected - QUIET_TOKENS), expected + 1)
+    }
+    assert {left for left, chunk in late.items() if chunk is not None} <= {3, 4}
+    assert all(chunk == Chunk(1, at_once=True) for chunk in late.values() if chunk is not None)
+    assert expected < 3 or late[3] is not None
 
 
 def test_chunks_of_all_programs_together_keep_to_their_share_of_the_batch() -> None:
@@ -273,3 +294,11 @@ def test_chunks_of_all_programs_together_keep_to_their_share_of_the_batch() -> N
     sent = sum(pace.take(ms / 1000) for ms in range(10_000))
     cost_ms = sent * CHUNK_COST_STEPS * 50.0
     assert 0.9 * 0.02 <= cost_ms / 10_000 <= 0.02 * 1.05
+
+
+def test_what_chunks_that_can_not_wait_take_of_the_batch_is_made_up_for() -> None:
+    pace = Pace(lambda: 50.0)
+    assert all(pace.take(0.0, at_once=True) for _ in range(50))
+    sent = 50 + sum(pace.take(ms / 1000) for ms in range(30_000))
+    cost_ms = sent * CHUNK_COST_STEPS * 50.0
+    assert 0.9 * 0.02 <= cost_ms / 30_000 <= 0.02 * 1.05

@@ -184,3 +184,23 @@ async def test_random_work_under_pressure_writes_what_a_cold_engine_writes(
     assert (books.free_blocks, books.held_contexts) == (books.total_blocks, ())
     assert backend.stats().contexts == 0
     await cold.stop()
+
+
+async def test_what_is_sampled_without_a_seed_varies_only_where_it_is_asked_for() -> None:
+    backend = SimBackend(SimOptions(step_ms=0.0, varied=True))
+    await backend.start()
+    await backend.fill([65] * 10, "c")
+    texts: dict[str, list[list[int]]] = {}
+    for name, settings in {
+        "free": {"temperature": 1.0},
+        "seeded": {"temperature": 1.0, "seed": 3},
+        "greedy": {"temperature": 0.0},
+    }.items():
+        texts[name] = []
+        for place in range(2):
+            await backend.fill([65] * 10, f"{name}-{place}")
+            texts[name].append(await generate(backend, f"{name}-{place}", max_tokens=40, **settings))
+    await backend.stop()
+    assert texts["free"][0] != texts["free"][1]
+    assert texts["seeded"][0] == texts["seeded"][1]
+    assert texts["greedy"][0] == texts["greedy"][1]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from opentelemetry.trace import Span
 
 from parrot_engine import spans
-from parrot_engine.backends.base import Phases, Sampling, Step
+from parrot_engine.backends.base import ContextError, Phases, Sampling, Step
 from parrot_engine.programs.inputs import Inputs
 from parrot_engine.programs.outputs import OutputStream
 from parrot_engine.programs.prompts import Prompts
@@ -23,6 +23,7 @@ from parrot_engine.programs.totals import Totals
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
+from parrot_runtime.values.fences import Mark
 
 EXPECTED_OUTPUT_TOKENS: Final = 512
 """What is reserved for an output of which nobody says how long it gets; longer ones make their own room."""
@@ -31,10 +32,18 @@ EXPECTED_OUTPUT_TOKENS: Final = 512
 class Execution:
     """One program on its way."""
 
-    def __init__(self, tools: Tools, program: engine_pb2.RunProgram, arrived_ns: int) -> None:
-        """`arrived_ns`: when the program came, Unix time; its queueing is counted from there."""
+    def __init__(
+        self, tools: Tools, program: engine_pb2.RunProgram, arrived_ns: int, mark: Mark | None = None
+    ) -> None:
+        """A program about to be run.
+
+        Args:
+            arrived_ns: when it came, Unix time; its queueing is counted from there.
+            mark: what it writes bears it.
+        """
         self._tools = tools
         self._program = program
+        self._mark = mark
         self._arrived_ns = arrived_ns
         self._ready_since_ns = arrived_ns
         self._totals = Totals()
@@ -50,6 +59,7 @@ class Execution:
         Raises:
             Fault: why it could not be done.
             BackendError: the backend could not do it.
+            FencedError: the engine was given up.
         """
         info = self._tools.backend.info
         try:
@@ -104,9 +114,16 @@ class Execution:
     async def _free(self, script: Script) -> None:
         if self._letting_go:
             await asyncio.wait(self._letting_go)
+        faults: list[str] = []
         for context_id in sorted(script.context_ids()):
             for name in (context_id, *self._forks(script, context_id)):
-                await self._tools.backend.free_context(name)
+                try:
+                    await self._tools.backend.free_context(name)
+                except ContextError as error:
+                    # The others are freed all the same.
+                    faults.append(str(error))
+        if faults:
+            raise ContextError(f"what it used could not be freed: {'; '.join(faults)}")
 
     def _forks(self, script: Script, context_id: str) -> list[str]:
         return [
@@ -189,7 +206,9 @@ class Execution:
                 prompt_token_ids=prompts.token_ids(step.context_id),
                 resumed_tokens=len(step.resumed),
             )
-        return OutputStream(self._tools.press, self._program.ref, sink, step.streamed_text, rollouts)
+        return OutputStream(
+            self._tools.press, self._program.ref, sink, step.streamed_text, rollouts, self._mark
+        )
 
     def _report_started(self) -> None:
         if not self._started:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parrot_engine.backends.base import Step
+from parrot_engine.programs.marks import Marks
 from parrot_engine.programs.rollouts import Rollouts
 from parrot_engine.programs.script import transformed
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors, limits
 from parrot_runtime.errors import Fault
+from parrot_runtime.values.fences import Mark
 from parrot_runtime.values.finals import FinalRecord, Finals
 from parrot_runtime.values.reader import Feeds
 from parrot_runtime.values.writer import DeltaWriter
@@ -27,6 +29,7 @@ class Press:
     writer: DeltaWriter
     feeds: Feeds
     report: Report
+    marks: Marks = field(default_factory=Marks)
 
 
 @dataclass(slots=True)
@@ -38,6 +41,7 @@ class OutputStream:
     Attributes:
         streamed: text of it that an earlier attempt streamed.
         rollouts: keeps its tokens and logprobs; None where none were asked for.
+        mark: what the attempt writes bears it; None: it is not fenced.
         token_ids: generated so far.
     """
 
@@ -46,6 +50,7 @@ class OutputStream:
     sink: engine_pb2.VariableSink
     streamed: str = ""
     rollouts: Rollouts | None = None
+    mark: Mark | None = None
     token_ids: list[int] = field(default_factory=list)
     _pieces: list[str] = field(default_factory=list)
     _size_bytes: int = 0
@@ -89,6 +94,7 @@ class OutputStream:
 
         Raises:
             Fault: `transform_failed`, or `unavailable` when the bus does not take it.
+            FencedError: the engine was given up.
         """
         sink, press = self.sink, self.press
         text = await transformed("".join(self._pieces), sink.transforms, sink.variable_id)
@@ -97,8 +103,8 @@ class OutputStream:
         )
         await press.writer.flush()
         if self.rollouts is not None:
-            await self.rollouts.publish(press.finals, sink.final_subject)
-        await press.finals.publish(sink.final_subject, record)
+            await self.rollouts.publish(press.finals, sink.final_subject, self.mark)
+        await press.finals.publish(sink.final_subject, record, mark=self.mark)
         # Not before: nothing may be made of a value that the bus does not have.
         if (feed := press.feeds.open_feed(self.ref.session_id)) is not None:
             feed.resolve(record)
@@ -122,4 +128,5 @@ class OutputStream:
             attempt=self.ref.attempt,
             offset_bytes=self._size_bytes,
             text=text,
+            mark=self.mark,
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from parrot_engine.admission import Claim
 from parrot_engine.backends.base import FillResult
+from parrot_engine.programs.pace import Chunk
 from parrot_engine.programs.tools import Tools
 
 
@@ -68,8 +69,8 @@ class Prefill:
         if self._admission.hold(self._claim, own_tokens):
             self._start(dynamic=False)
 
-    def add(self, token_ids: Sequence[int], chunk: int | None, own_tokens: int) -> None:
-        """Takes tokens; computes what is pending once it is `chunk` long and pace and room allow.
+    def add(self, token_ids: Sequence[int], chunk: Chunk | None, own_tokens: int) -> None:
+        """Takes tokens; computes what is pending once it makes a chunk and pace and room allow.
 
         Args:
             chunk: None: nothing is computed for these.
@@ -79,7 +80,7 @@ class Prefill:
             BackendError: a fill before it failed.
         """
         self._pending += token_ids
-        if chunk is None or len(self._pending) < chunk:
+        if chunk is None or len(self._pending) < chunk.tokens:
             return
         if self._filling is not None:
             if not self._filling.done():
@@ -88,7 +89,7 @@ class Prefill:
             self._filling.result()
         if not self._admission.hold(self._claim, own_tokens):
             return
-        if self._pace.take(time.monotonic()):
+        if self._pace.take(time.monotonic(), at_once=chunk.at_once):
             self._start(dynamic=True)
 
     async def settle(self) -> None:

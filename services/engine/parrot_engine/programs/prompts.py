@@ -12,7 +12,7 @@ from parrot_engine.backends.base import Sampling, Step
 from parrot_engine.backends.contexts import output_tokens
 from parrot_engine.programs.growing import GrowingValue, encoded
 from parrot_engine.programs.inputs import Inputs, InputValue
-from parrot_engine.programs.pace import chunk_tokens
+from parrot_engine.programs.pace import Chunk, next_chunk
 from parrot_engine.programs.prefill import Prefill, Spent, Target
 from parrot_engine.programs.script import (
     INLINE_CHARS,
@@ -253,14 +253,14 @@ class Prompts:
         finally:
             await prefill.stop()
 
-    def _chunk(self, source: engine_pb2.VariableSource, made: int) -> int | None:
-        """How many tokens of a value make a chunk now; None: no chunk is to be computed.
+    def _chunk(self, source: engine_pb2.VariableSource, made: int) -> Chunk | None:
+        """What of a value may be computed now; None: nothing.
 
-        Of a value that has ended none is: the output's own request takes what is left along.
+        Of a value that has ended nothing is: the output's own request takes what is left along.
         """
         if not self._tools.features.dynamic_prefill or self._inputs.has_ended(source):
             return None
-        return chunk_tokens(made, source.expected_tokens)
+        return next_chunk(made, source.expected_tokens)
 
     def _check_length(self, context_id: str, part: Part, growing: GrowingValue) -> None:
         """Refuses what outgrows the window while it still grows."""

@@ -10,6 +10,7 @@ from parrot_engine.backends.base import Step, TokenLogprobs
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_proto.values.v1 import values_pb2
+from parrot_runtime.values.fences import Mark
 from parrot_runtime.values.finals import Finals
 
 VERSION: Final = 1
@@ -37,14 +38,15 @@ class Rollouts:
         self._logprobs += step.logprobs
         self._prompt_logprobs += step.prompt_logprobs
 
-    async def publish(self, finals: Finals, final_subject: str) -> None:
+    async def publish(self, finals: Finals, final_subject: str, mark: Mark | None) -> None:
         """Puts it on the bus beside the value, before it.
 
         Raises:
             Fault: `unavailable`, when the bus does not take it.
+            FencedError: the engine was given up.
         """
         for part in self.parts():
-            await finals.publish_rollout(final_subject, part)
+            await finals.publish_rollout(final_subject, part, mark=mark)
 
     def parts(self) -> Iterator[values_pb2.Rollout]:
         """The messages it travels in."""

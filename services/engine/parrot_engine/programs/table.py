@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,8 @@ from parrot_engine.programs.tools import Tools
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
+from parrot_runtime.values.fences import FencedError, Mark
+from parrot_runtime.values.subjects import SessionSubjects
 
 VERSION: Final = 1
 STOP_AGAIN_S: Final = 1.0
@@ -32,9 +35,14 @@ Key = tuple[str, str, int]
 
 @dataclass(slots=True)
 class _Running:
+    """`telling`: it has failed, and what it streamed is on its way to the bus still."""
+
     task: asyncio.Task[engine_pb2.AttachRequest]
     deadline: asyncio.TimerHandle | None
+    delta_subject: str
+    mark: Mark | None
     stopped_by: Fault | None = None
+    telling: asyncio.Task[None] | None = None
 
 
 def key_of(ref: engine_pb2.AttemptRef) -> Key:
@@ -83,8 +91,12 @@ class Programs:
             fault = Fault(errors.INTERRUPTED, "the engine is being stopped and takes nothing new")
             self._report(_failed(program.ref, fault))
             return
-        task = asyncio.create_task(self._outcome(program, time.time_ns()), name=f"program-{key[0]}/{key[1]}")
-        self._programs[key] = _Running(task, self._deadline(key, program.deadline_unix_ms))
+        # It keeps the mark it started with: what it writes late is refused with the rest.
+        mark = self._tools.press.marks.of(program.ref.session_id)
+        outcome = self._outcome(program, time.time_ns(), mark)
+        task = asyncio.create_task(outcome, name=f"program-{key[0]}/{key[1]}")
+        subject = SessionSubjects(program.tenant, key[0]).delta
+        self._programs[key] = _Running(task, self._deadline(key, program.deadline_unix_ms), subject, mark)
         task.add_done_callback(functools.partial(self._ended, key))
 
     def cancel(self, ref: engine_pb2.AttemptRef, reason: str) -> None:
@@ -94,6 +106,12 @@ class Programs:
             self._stop(key_of(ref), Fault(errors.CANCELLED, reason or "it was cancelled"))
         else:
             self._report(_cancelled(ref))
+
+    def give_up(self, keys: Iterable[Key], why: str) -> None:
+        """Stops programs whose outputs nobody takes any more; they are reported as lost."""
+        for key in keys:
+            self._tools.press.feeds.renew(key[0])
+            self._stop(key, Fault(errors.ENGINE_LOST, f"engine {self._tools.engine_id} stopped it: {why}"))
 
     async def drain(self, grace_s: float) -> None:
         """Returns when every program has ended; those that take longer than `grace_s` are interrupted.
@@ -109,6 +127,8 @@ class Programs:
         for key in list(self._programs):
             self._stop(key, fault)
         await asyncio.wait(tasks)
+        while telling := [running.telling for running in self._programs.values() if running.telling]:
+            await asyncio.wait(telling)
 
     async def abandon(self) -> None:
         """Ends every program and reports none."""
@@ -116,6 +136,10 @@ class Programs:
         for task in tasks:
             _cancel(task)
         await asyncio.gather(*tasks, return_exceptions=True)
+        telling = [running.telling for running in self._programs.values() if running.telling]
+        for last in telling:
+            last.cancel()
+        await asyncio.gather(*telling, return_exceptions=True)
 
     def _deadline(self, key: Key, deadline_unix_ms: int) -> asyncio.TimerHandle | None:
         if not deadline_unix_ms:
@@ -132,24 +156,39 @@ class Programs:
         _cancel(running.task)
 
     def _ended(self, key: Key, task: asyncio.Task[engine_pb2.AttachRequest]) -> None:
-        running = self._programs.pop(key)
+        running = self._programs[key]
         if running.deadline is not None:
             running.deadline.cancel()
-        ref = _ref(key)
-        if not task.cancelled():
-            if (error := task.exception()) is None:
-                self._report(task.result())
-            else:
-                log.error("program lost with its backend", error=str(error), **_names(ref))
-        elif (fault := running.stopped_by) is not None:
-            self._report(_cancelled(ref) if fault.kind is errors.CANCELLED else _failed(ref, fault))
+        event = _end(_ref(key), task, running.stopped_by)
+        if event is not None and event.HasField("failed"):
+            running.telling = asyncio.create_task(self._tell(key, running, event), name=f"tell-{key}")
+            return
+        del self._programs[key]
+        if event is not None:
+            self._report(event)
 
-    async def _outcome(self, program: engine_pb2.RunProgram, arrived_ns: int) -> engine_pb2.AttachRequest:
+    async def _tell(self, key: Key, running: _Running, event: engine_pb2.AttachRequest) -> None:
+        """Reports a failure once all that was streamed is on the bus: the next attempt goes on behind it."""
+        try:
+            await self._tools.press.writer.settle(running.delta_subject, running.mark)
+            self._report(event)
+        finally:
+            del self._programs[key]
+
+    async def _outcome(
+        self, program: engine_pb2.RunProgram, arrived_ns: int, mark: Mark | None
+    ) -> engine_pb2.AttachRequest:
         try:
             self._check(program)
-            return engine_pb2.AttachRequest(done=await Execution(self._tools, program, arrived_ns).run())
+            execution = Execution(self._tools, program, arrived_ns, mark)
+            return engine_pb2.AttachRequest(done=await execution.run())
         except Fault as fault:
             return _failed(program.ref, fault)
+        except FencedError:
+            if mark is not None:
+                self._tools.press.marks.refuse(mark)
+            why = f"engine {self._tools.engine_id} was given up while it ran the call"
+            return _failed(program.ref, Fault(errors.ENGINE_LOST, why))
         except BackendDeadError:
             raise
         except UnsupportedError as error:
@@ -180,6 +219,20 @@ def _cancel(task: asyncio.Task[engine_pb2.AttachRequest]) -> None:
     if not task.done():
         task.cancel()
         asyncio.get_running_loop().call_later(STOP_AGAIN_S, _cancel, task)
+
+
+def _end(
+    ref: engine_pb2.AttemptRef, task: asyncio.Task[engine_pb2.AttachRequest], stopped_by: Fault | None
+) -> engine_pb2.AttachRequest | None:
+    """What to report of a program whose task has ended; None when there is nobody to report it."""
+    if task.cancelled():
+        if stopped_by is None:
+            return None
+        return _cancelled(ref) if stopped_by.kind is errors.CANCELLED else _failed(ref, stopped_by)
+    if (error := task.exception()) is not None:
+        log.error("program lost with its backend", error=str(error), **_names(ref))
+        return None
+    return task.result()
 
 
 def _ref(key: Key) -> engine_pb2.AttemptRef:

@@ -8,6 +8,7 @@ it writes follows from the tokens of the context and from the sampling alone; te
 from __future__ import annotations
 
 import asyncio
+import secrets
 from array import array
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ class SimOptions:
         prefill_tokens_per_s: what each prefilled token adds to its step.
         step_tokens: prefilled tokens of one step at most.
         seed: another one gives other texts.
+        varied: what is sampled without a seed differs each time, as it would from a real model.
     """
 
     model: str = "sim"
@@ -56,6 +58,7 @@ class SimOptions:
     prefill_tokens_per_s: float = 1e6
     step_tokens: int = 65_536
     seed: int = 0
+    varied: bool = False
     with_bos: bool = False
 
     @property
@@ -234,7 +237,7 @@ class SimBackend(Backend):
         if not request.tokens:
             raise BackendError(f"context {request.context_id} is empty: there is nothing to generate from")
         self._check_window(request, sampling.max_tokens)
-        prompt, seed, logprobs = request.tokens.tolist(), self._options.seed, sampling.prompt_logprobs
+        prompt, seed, logprobs = request.tokens.tolist(), self._seed(sampling), sampling.prompt_logprobs
         request.recomputes = logprobs is not None
         return OutputJob(
             request,
@@ -244,6 +247,10 @@ class SimBackend(Backend):
             sampler=Sampler(prompt, sampling, seed),
             prompt_logprobs=() if logprobs is None else prompt_logprobs(prompt, logprobs, seed),
         )
+
+    def _seed(self, sampling: Sampling) -> int:
+        free = self._options.varied and sampling.temperature > 0 and sampling.seed is None
+        return self._options.seed + (secrets.randbits(32) if free else 0)
 
     def _check_window(self, request: KvRequest, new_tokens: int) -> None:
         length, window = len(request.tokens) + new_tokens, self._options.context_window_tokens
