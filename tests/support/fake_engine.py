@@ -37,6 +37,9 @@ class FakeEngine:
         self._model = model
         self._capacity = capacity
         self._play = play
+        self.freed: list[str] = []
+        self.instance_id = ""
+        self._claimed: tuple[engine_pb2.AttemptRef, ...] = ()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._outgoing: asyncio.Queue[engine_pb2.AttachRequest] = asyncio.Queue()
         self._stream: Any = None
@@ -45,7 +48,7 @@ class FakeEngine:
         """Sends an event."""
         self._outgoing.put_nowait(engine_pb2.AttachRequest(**event))
 
-    async def write(self, program: engine_pb2.RunProgram, text: str) -> None:
+    async def write(self, program: engine_pb2.RunProgram, text: str, offset_bytes: int = 0) -> None:
         """Streams the beginning of every output, and says so."""
         ref = program.ref
         async with DeltaWriter(self.bus, self.engine_id) as writer:
@@ -55,7 +58,7 @@ class FakeEngine:
                     variable_id=sink.variable_id,
                     call_id=ref.call_id,
                     attempt=ref.attempt,
-                    offset_bytes=0,
+                    offset_bytes=offset_bytes,
                     text=text,
                 )
         await self.bus.client.flush()
@@ -115,6 +118,7 @@ class FakeEngine:
 
     async def run(self, address: str, claimed: tuple[engine_pb2.AttemptRef, ...]) -> None:
         """Stays attached until killed."""
+        self._claimed = claimed
         async with rpc.channel(address) as channel:
             stub: Any = EngineControlServiceStub(channel)
             self._stream = stub.Attach()
@@ -129,6 +133,7 @@ class FakeEngine:
                 parrot_version="0.1",
                 capacity=self._capacity,
                 attempts=claimed,
+                instance_id=self.instance_id,
             )
             sender = asyncio.create_task(self._send(registration))
             try:
@@ -157,7 +162,15 @@ class FakeEngine:
             task = asyncio.create_task(self._play_out(command.run))
             self._running[_key(command.run.ref)] = task
             self.most_at_once = max(self.most_at_once, len(self._running))
-        else:
+        elif command.HasField("adopt"):
+            known = {_key(ref) for ref in self._claimed} | self._running.keys()
+            answer = engine_pb2.AttemptsAdopted()
+            for ref in command.adopt.refs:
+                (answer.refs if _key(ref) in known else answer.unknown).append(ref)
+            self.say(adopted=answer)
+        elif command.HasField("free"):
+            self.freed += command.free.context_ids
+        elif command.HasField("cancel"):
             self.cancelled.append(command.cancel.ref)
             task_or_none = self._running.pop(_key(command.cancel.ref), None)
             if task_or_none is not None:
@@ -199,9 +212,11 @@ async def attached(
     capacity: int = 4,
     play: Play = finish,
     claimed: tuple[engine_pb2.AttemptRef, ...] = (),
+    instance_id: str = "",
 ) -> AsyncIterator[FakeEngine]:
     """An engine for the length of the `async with`."""
     engine = FakeEngine(bus, engine_id, model, capacity, play)
+    engine.instance_id = instance_id
     task = asyncio.create_task(engine.run(address, claimed))
     try:
         yield engine

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
 from grpc import aio
 from opentelemetry import trace
 
@@ -37,6 +38,13 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
         batches: every SubmitCalls request, in order.
         traces: the trace id each request came with.
         bug: answer every request with an unexpected error.
+        shards: the shards it serves.
+        managers: what it knows of who serves what; empty: it was not told.
+        unheard: so many answers are lost on their way, after the request was carried out.
+        moves: so many sessions are another manager's by the time what was asked for is stored.
+        cut_off: its store is away: it answers reads, and neither writes nor who serves what.
+        refused: how many requests it refused, being cut off.
+        criteria: what readers said they want, in order.
     """
 
     def __init__(self) -> None:
@@ -46,6 +54,14 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
         self.traces: list[str] = []
         self.bug = False
         self.refuse: Fault | None = None
+        self.shards = set(range(ids.SHARDS))
+        self.managers: list[pb.ManagerInfo] = []
+        self.unheard = 0
+        self.moves = 0
+        self.cut_off = False
+        self.refused = 0
+        self.criteria: list[pb.Criteria] = []
+        self._answered: dict[str, tuple[bytes, pb.SubmitCallsResponse]] = {}
 
     def finish(self, session_id: str, variable_id: str, text: str) -> None:
         """Commits a variable's value, and its call when that was its last output."""
@@ -81,8 +97,15 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
         self, request: pb.CreateSessionRequest, context: Context
     ) -> pb.CreateSessionResponse:
         self._note()
+        self._check_store()
+        session_id = ids.session_id_of(request.tenant, request.idempotency_key)
+        self._check_shard(session_id)
+        if session_id in self.sessions:
+            return pb.CreateSessionResponse(session=self.sessions[session_id].session)
         session = pb.Session(
-            id=ids.new_session_id(),
+            id=session_id,
+            criteria=request.criteria,
+            lazy=request.lazy,
             tenant=request.tenant,
             label=request.label,
             state=common_pb2.SESSION_STATE_OPEN,
@@ -91,6 +114,7 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
             trace_id=self.traces[-1],
         )
         self.sessions[session.id] = FakeSession(session)
+        await self._lose_answer(context)
         return pb.CreateSessionResponse(session=session)
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:  # noqa: N802
@@ -115,22 +139,46 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
     async def SubmitCalls(self, request: pb.SubmitCallsRequest, context: Context) -> pb.SubmitCallsResponse:  # noqa: N802
         self._note()
         found = self._session(request.session_id)
+        self._check_store()
         if self.refuse is not None:
             raise self.refuse
+        digest = request.SerializeToString(deterministic=True)
+        before = self._answered.get(request.idempotency_key)
+        if before is not None:
+            if before[0] != digest:
+                raise Fault(errors.IDEMPOTENCY_CONFLICT, "another batch", field="idempotency_key")
+            return before[1]
         self.batches.append(request)
         for value in request.values:
             self._put(found, value.variable_id, value.name, value.value)
-        accepted = [self._accept(found, call) for call in request.calls]
-        return pb.SubmitCallsResponse(call_ids=accepted)
+        answer = pb.SubmitCallsResponse(call_ids=[self._accept(found, call) for call in request.calls])
+        self._answered[request.idempotency_key] = (digest, answer)
+        await self._lose_answer(context)
+        return answer
+
+    async def CancelCalls(self, request: pb.CancelCallsRequest, context: Context) -> pb.CancelCallsResponse:  # noqa: N802
+        self._note()
+        found = self._session(request.session_id)
+        calls = [call for call in found.calls if request.subtree or call.id in request.call_ids]
+        for call in calls:
+            call.state = common_pb2.CALL_STATE_CANCELLED
+        return pb.CancelCallsResponse(call_ids=[call.id for call in calls])
+
+    async def ListManagers(  # noqa: N802
+        self, request: pb.ListManagersRequest, context: Context
+    ) -> pb.ListManagersResponse:
+        self._check_store()
+        return pb.ListManagersResponse(managers=self.managers)
 
     async def SetVariable(self, request: pb.SetVariableRequest, context: Context) -> pb.SetVariableResponse:  # noqa: N802
         self._note()
         found = self._session(request.session_id)
+        self._check_store()
         if request.variable_id in found.values:
             raise Fault(errors.VARIABLE_ALREADY_SET, "set before", variable_id=request.variable_id)
-        return pb.SetVariableResponse(
-            variable=self._put(found, request.variable_id, request.name, request.value)
-        )
+        variable = self._put(found, request.variable_id, request.name, request.value)
+        await self._lose_answer(context)
+        return pb.SetVariableResponse(variable=variable)
 
     async def GetVariable(self, request: pb.GetVariableRequest, context: Context) -> pb.GetVariableResponse:  # noqa: N802
         self._note()
@@ -138,6 +186,7 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
         variable = found.variables.get(request.variable_id)
         if variable is None:
             raise Fault(errors.NOT_FOUND, "there is no such variable", session_id=request.session_id)
+        self.criteria.append(request.criteria)
         await self._wait_for_end(variable, request.wait_ms / 1e3)
         value = found.values.get(request.variable_id, "") if request.with_value else ""
         return pb.GetVariableResponse(variable=variable, value=value)
@@ -171,7 +220,25 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
         context = trace.get_current_span().get_span_context()
         self.traces.append(format(context.trace_id, "032x") if context.is_valid else "")
 
+    def _check_shard(self, session_id: str) -> None:
+        if ids.shard_of(session_id) not in self.shards:
+            raise Fault(errors.WRONG_MANAGER, "another manager has it", session_id=session_id)
+
+    def _check_store(self) -> None:
+        if self.cut_off:
+            self.refused += 1
+            raise Fault(errors.UNAVAILABLE, "the database can't be reached", retry_after_ms=1000)
+
+    async def _lose_answer(self, context: Context) -> None:
+        if self.moves:
+            self.moves -= 1
+            raise Fault(errors.WRONG_MANAGER, "another manager has it by now")
+        if self.unheard:
+            self.unheard -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE)
+
     def _session(self, session_id: str) -> FakeSession:
+        self._check_shard(session_id)
         found = self.sessions.get(session_id)
         if found is None:
             raise Fault(errors.NOT_FOUND, "there is no such session")

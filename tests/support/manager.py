@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from grpc import aio
 from grpc_health.v1 import health
 
-from parrot_manager.main import listening
+from parrot_manager.main import add_services, listening
 from parrot_manager.settings import ManagerSettings
 from parrot_manager.shell import Shell, running
 from parrot_manager.store.base import Store
@@ -47,19 +47,34 @@ class Client:
         self._stub: Any = ManagerServiceStub(channel)
         self.tenant = tenant
 
-    async def open(self, timeout_ms: int = 0, label: str = "") -> str:
+    async def open(self, timeout_ms: int = 0, label: str = "", key: str = "", *, lazy: bool = False) -> str:
         """A new session's id."""
-        request = pb.CreateSessionRequest(tenant=self.tenant, timeout_ms=timeout_ms, label=label)
+        request = pb.CreateSessionRequest(
+            tenant=self.tenant, timeout_ms=timeout_ms, label=label, idempotency_key=key, lazy=lazy
+        )
         answer = await self._ask("CreateSession", request)
         return str(answer.session.id)
 
     async def submit(
-        self, session_id: str, calls: Sequence[pb.NewCall], values: dict[str, str] | None = None
+        self,
+        session_id: str,
+        calls: Sequence[pb.NewCall],
+        values: dict[str, str] | None = None,
+        key: str = "",
+        blocks: Sequence[pb.NewBlock] = (),
     ) -> list[str]:
-        """The ids of a batch."""
-        given = [pb.NewValue(variable_id=key, value=value) for key, value in (values or {}).items()]
-        request = pb.SubmitCallsRequest(tenant=self.tenant, session_id=session_id, calls=calls, values=given)
-        return list((await self._ask("SubmitCalls", request)).call_ids)
+        """The ids of a batch: its calls', then its blocks'."""
+        given = [pb.NewValue(variable_id=name, value=value) for name, value in (values or {}).items()]
+        request = pb.SubmitCallsRequest(
+            tenant=self.tenant,
+            session_id=session_id,
+            calls=calls,
+            values=given,
+            idempotency_key=key,
+            blocks=blocks,
+        )
+        answer: pb.SubmitCallsResponse = await self._ask("SubmitCalls", request)
+        return [*answer.call_ids, *answer.block_ids]
 
     async def set(self, session_id: str, variable_id: str, value: str) -> pb.Variable:
         """Gives a variable its value."""
@@ -69,7 +84,9 @@ class Client:
         answer: pb.SetVariableResponse = await self._ask("SetVariable", request)
         return answer.variable
 
-    async def get(self, session_id: str, variable_id: str, wait_ms: int = 0) -> pb.GetVariableResponse:
+    async def get(
+        self, session_id: str, variable_id: str, wait_ms: int = 0, criteria: pb.Criteria | None = None
+    ) -> pb.GetVariableResponse:
         """A variable with its value, as it is at its end or after `wait_ms`."""
         request = pb.GetVariableRequest(
             tenant=self.tenant,
@@ -77,6 +94,7 @@ class Client:
             variable_id=variable_id,
             with_value=True,
             wait_ms=wait_ms,
+            criteria=criteria,
         )
         answer: pb.GetVariableResponse = await self._ask("GetVariable", request)
         return answer
@@ -97,6 +115,13 @@ class Client:
         answer: pb.GetSessionResponse = await self._ask("GetSession", request)
         return answer
 
+    async def cancel(self, session_id: str, *call_ids: str, subtree: bool = False) -> list[str]:
+        """Cancels calls; those that ended."""
+        request = pb.CancelCallsRequest(
+            tenant=self.tenant, session_id=session_id, call_ids=call_ids, subtree=subtree
+        )
+        return list((await self._ask("CancelCalls", request)).call_ids)
+
     async def close(self, session_id: str) -> pb.Session:
         """Ends a session."""
         request = pb.CloseSessionRequest(tenant=self.tenant, session_id=session_id)
@@ -110,6 +135,10 @@ class Client:
     async def engines(self) -> list[pb.Engine]:
         """The engines that are attached."""
         return list((await self._ask("ListEngines", pb.ListEnginesRequest())).engines)
+
+    async def managers(self) -> list[pb.ManagerInfo]:
+        """The managers that live, with their shards."""
+        return list((await self._ask("ListManagers", pb.ListManagersRequest())).managers)
 
     async def engine_ready(self, engine_id: str = "e-1") -> None:
         """Returns once an engine is attached."""
@@ -128,12 +157,17 @@ class Client:
 
 @asynccontextmanager
 async def serving(store: Store, bus: Bus, **settings: Any) -> AsyncIterator[ManagerUnderTest]:
-    """A manager on a free port. Leaving the block kills it: nothing is drained."""
-    configured = ManagerSettings(listen=f"127.0.0.1:{free_port()}", **settings)
+    """A manager on a free port. Leaving the block kills it: nothing is drained.
+
+    The next one on the same store goes on as the same, unless it is given a `manager_id` of its own.
+    """
+    named = {"manager_id": "m-1", **settings}
+    configured = ManagerSettings(listen=f"127.0.0.1:{free_port()}", **named)
     async with AsyncExitStack() as stack:
         shell = await stack.enter_async_context(running(configured, store, bus))
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        server = listening(shell, healthy, configured.listen)
+        server = listening(configured.listen)
+        add_services(server, shell, healthy)
         await server.start()
         stack.push_async_callback(server.stop, None)
         stack.callback(setattr, shell, "stopping", True)

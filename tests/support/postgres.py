@@ -59,6 +59,11 @@ class PostgresServer:
         self.run(f"create database {name}")
         return self.url(name)
 
+    def drop_database(self, url: str) -> None:
+        """Removes a database, whoever is connected to it."""
+        name = url.partition("?")[0].rpartition("/")[2]
+        self.run(f"drop database {name} with (force)")
+
     def url(self, database: str) -> str:
         """Where a database is."""
         head, _, query = self._postgres.url.partition("?")

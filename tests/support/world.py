@@ -7,10 +7,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parrot_manager.core import admission, commands, events
-from parrot_manager.core.admission import NewCall, NewValue
 from parrot_manager.core.machine import Machine
-from parrot_manager.core.model import Attempt, Call, Edge, Engine, Failure, Ref, Session, Value, Variable
+from parrot_manager.core.model import (
+    Attempt,
+    Call,
+    Edge,
+    Engine,
+    Failure,
+    Ref,
+    Session,
+    Streamed,
+    Value,
+    Variable,
+    VariableState,
+)
 from parrot_manager.core.state import Policy
+from parrot_manager.core.submissions import NewCall, NewValue
 from parrot_runtime import errors
 
 TENANT = "default"
@@ -88,7 +100,7 @@ class World:
 
     def act(self) -> None:
         """Something happens."""
-        actions = [
+        actions: list[Callable[[], object]] = [
             self.open,
             self.submit,
             self.submit,
@@ -115,9 +127,7 @@ class World:
             self.answer_probe()
         self.join()
         for _ in range(10_000):
-            if any(self.engines.values()):
-                self.finish()
-            elif not self._ring_next():
+            if not self.finish() and not self._ring_next():
                 return
         raise AssertionError("it does not come to rest")
 
@@ -186,10 +196,12 @@ class World:
             if not self.pick(4):
                 self.tell(events.EngineDraining(name, self.epochs[name]))
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
+        """An attempt is done; False when none can be."""
         ref = self._end_one()
         if ref is not None:
             self.tell(events.AttemptDone(ref, self._made(ref)))
+        return ref is not None
 
     def fail(self) -> None:
         ref = self._end_one()
@@ -221,10 +233,13 @@ class World:
     def answer_probe(self) -> None:
         if self.probes:
             probe = self.probes.pop(self.pick(len(self.probes)))
-            if self.pick(2):
-                self.tell(events.AttemptDone(probe.ref, self._made(probe.ref)))
+            made = tuple(Value(name, b"made") for name in probe.output_ids)
+            found = made[: self.pick(len(made) + 1)]
+            if len(found) == len(made):
+                self.tell(events.AttemptDone(probe.ref, made))
             else:
-                self.tell(events.AttemptLost(probe.ref, probe.restarted, bool(self.pick(2))))
+                streamed = tuple(Streamed(value.variable_id, b"ma") for value in made[len(found) :])
+                self.tell(events.AttemptLost(probe.ref, probe.restarted, streamed, found))
 
     def close(self) -> None:
         live = [s.session.id for s in self.machine.state.sessions.values()]
@@ -254,11 +269,7 @@ class World:
                     session,
                     tuple(c for c in self.stored.calls.values() if c.session_id == session.id),
                     tuple(v for v in self.stored.variables.values() if v.session_id == session.id),
-                    tuple(
-                        a
-                        for a in self.stored.attempts.values()
-                        if a.ref.session_id == session.id and not a.ended_ms
-                    ),
+                    tuple(a for a in self.stored.attempts.values() if a.ref.session_id == session.id),
                 )
             )
 
@@ -266,16 +277,28 @@ class World:
         running = self.engines[command.engine_id]
         running[command.call.ref] = None
         engine = self.machine.state.engines[command.engine_id].engine
-        assert len(running) <= engine.capacity, "an engine gets more than it can take"
+        ahead = sum(self._lacks_inputs(ref) for ref in running)
+        assert len(running) - ahead <= engine.capacity, "an engine gets more than it can take"
         assert command.call.model in {"", engine.model}
-        assert all(variable.state.name == "READY" for variable in command.inputs)
+        open_inputs = {variable.id for variable in command.inputs if variable.state.name != "READY"}
+        assert open_inputs == {name for name, _ in command.pending}, "an input is nowhere"
+
+    def _lacks_inputs(self, ref: Ref) -> bool:
+        """Whether an attempt waits, on its engine, for what another makes, or was to make."""
+        call = self.stored.calls[ref.session_id, ref.call_id]
+        inputs = [self.stored.variables[ref.session_id, name] for name in call.input_ids]
+        return any(variable.state is not VariableState.READY for variable in inputs)
 
     def _end_one(self) -> Ref | None:
-        busy = [name for name, refs in self.engines.items() if refs]
+        busy = [
+            (name, ref)
+            for name, refs in self.engines.items()
+            for ref in refs
+            if self._over(ref) or not self._lacks_inputs(ref)
+        ]
         if not busy:
             return None
-        name = busy[self.pick(len(busy))]
-        ref = list(self.engines[name])[self.pick(len(self.engines[name]))]
+        name, ref = busy[self.pick(len(busy))]
         del self.engines[name][ref]
         self.ended.append(ref)
         self.tell(events.SlotFreed(name, ref))

@@ -6,14 +6,18 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Final
 
+from parrot_manager.core.blocks.model import Block
+from parrot_manager.core.criteria import Criteria, Objective
 from parrot_manager.core.graph import Graph
 from parrot_manager.core.model import (
     Call,
     Edge,
     Failure,
+    Load,
     Provenance,
     Ref,
     Session,
+    SharedContext,
     Timings,
     Usage,
     Variable,
@@ -38,6 +42,8 @@ def to_session(session: Session) -> manager_pb2.Session:
         deadline_unix_ms=session.deadline_ms,
         ended_unix_ms=session.ended_ms,
         trace_id=telemetry.trace_id_of(dict(session.trace)),
+        criteria=to_criteria(session.criteria),
+        lazy=session.lazy,
     )
 
 
@@ -60,6 +66,9 @@ def to_call(call: Call) -> manager_pb2.Call:
         ready_unix_ms=call.ready_ms,
         dispatched_unix_ms=call.dispatched_ms,
         ended_unix_ms=call.ended_ms,
+        objective=_objective(call.objective),
+        placement=call.placement,
+        block_id=call.block_id,
     )
 
 
@@ -70,10 +79,29 @@ def to_variable(variable: Variable, graph: Graph) -> manager_pb2.Variable:
         name=variable.name,
         state=common_pb2.VariableState.ValueType(variable.state),
         producer_call_id=variable.producer_call_id,
-        consumer_call_ids=graph.get_consumers(variable.id),
+        consumer_call_ids=[name for name in graph.get_consumers(variable.id) if name.startswith("c-")],
         size_bytes=variable.size_bytes,
         failure=to_failure(variable.failure),
         ready_unix_ms=variable.ready_ms,
+        criteria=to_criteria(variable.criteria),
+        producer_block_id=variable.producer_block_id,
+    )
+
+
+def to_block(block: Block) -> manager_pb2.Block:
+    """A block as gateways see it."""
+    return manager_pb2.Block(
+        id=block.id,
+        name=block.name,
+        kind=block.kind,
+        state=manager_pb2.BlockState.ValueType(block.state),
+        inputs=_edges(block.inputs),
+        outputs=_edges(block.outputs),
+        instances=block.count,
+        failure=to_failure(block.failure),
+        accepted_unix_ms=block.accepted_ms,
+        unfolded_unix_ms=block.unfolded_ms,
+        ended_unix_ms=block.ended_ms,
     )
 
 
@@ -102,6 +130,43 @@ def from_failure(message: common_pb2.Failure) -> Failure:
         call_id=fault.call_id,
         variable_id=fault.variable_id,
         may_retry=fault.kind.may_retry,
+    )
+
+
+def from_context(context: engine_pb2.SharedContext) -> SharedContext:
+    """A shared context as its engine told of it."""
+    return SharedContext(context.context_id, context.prefix_hash, context.tokens, context.in_kv)
+
+
+def from_heartbeat(heartbeat: engine_pb2.Heartbeat) -> Load:
+    """What an engine says of itself."""
+    return Load(
+        running=heartbeat.running,
+        waiting=heartbeat.waiting,
+        paused=heartbeat.paused,
+        kv_used_fraction=heartbeat.kv_used_fraction,
+        held_tokens=heartbeat.held_tokens,
+        free_tokens=heartbeat.free_tokens,
+        step_ms=heartbeat.step_ms,
+    )
+
+
+def to_criteria(criteria: Criteria | None) -> manager_pb2.Criteria | None:
+    """What a reader wants, as it travels; None stays None."""
+    if criteria is None:
+        return None
+    kind = manager_pb2.ObjectiveKind.ValueType(criteria.kind)
+    return manager_pb2.Criteria(kind=kind, deadline_unix_ms=criteria.deadline_ms)
+
+
+def _objective(objective: Objective | None) -> manager_pb2.Objective | None:
+    if objective is None:
+        return None
+    return manager_pb2.Objective(
+        kind=manager_pb2.ObjectiveKind.ValueType(objective.kind),
+        group=objective.group,
+        reason=objective.reason,
+        latest_finish_unix_ms=objective.latest_finish_ms,
     )
 
 

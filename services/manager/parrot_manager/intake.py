@@ -12,14 +12,17 @@ import structlog
 
 from parrot_manager import clock
 from parrot_manager.core import admission
-from parrot_manager.core.admission import NewCall, NewValue
+from parrot_manager.core.blocks.definitions import NewBlock
 from parrot_manager.core.commands import Changes
-from parrot_manager.core.events import CallsAccepted
-from parrot_manager.core.model import Session, SessionState, Variable
+from parrot_manager.core.criteria import Criteria, stricter
+from parrot_manager.core.events import CallsAccepted, SessionOpened, VariablesWanted, Wanted
+from parrot_manager.core.model import Batch, Session, SessionState, Variable
+from parrot_manager.core.submissions import NewCall, NewValue
 from parrot_manager.shell import Shell
 from parrot_manager.tasks import Answer
 from parrot_runtime import errors, ids, telemetry
 from parrot_runtime.errors import Fault
+from parrot_runtime.ids import shard_of
 
 REVOKE_AGAIN_S: Final = 1.0
 
@@ -32,47 +35,120 @@ class Intake:
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
 
-    async def open_session(self, tenant: str, label: str, timeout_ms: int) -> Session:
-        """A new session, stored.
+    async def open_session(
+        self,
+        tenant: str,
+        label: str,
+        timeout_ms: int,
+        *,
+        criteria: Criteria | None = None,
+        lazy: bool = False,
+        key: str = "",
+        digest: bytes = b"",
+    ) -> Session:
+        """A new session, stored; or the one that was opened under the same idempotency key.
 
         Raises:
-            Fault: `invalid_request`, `unavailable`.
+            Fault: `invalid_request`, `idempotency_conflict`, `wrong_manager`, `unavailable`.
         """
         self._check_serving()
+        # Under a key both tries come to the same session, and so to the same manager.
+        session_id = (
+            ids.session_id_of(tenant, key)
+            if key
+            else ids.new_session_id(self._shell.shards.served_or_refused())
+        )
         event = admission.admit_session(
             self._shell.machine.policy,
             clock.now_ms(),
-            session_id=ids.new_session_id(),
+            session_id=session_id,
             tenant=tenant,
             label=label,
             timeout_ms=timeout_ms,
             trace=telemetry.inject().items(),
+            criteria=criteria,
+            lazy=lazy,
+            key=key,
+            digest=digest,
         )
 
-        async def work(answer: Answer[Session]) -> None:
-            await self._shell.store.insert_session(event.session)
-            self._shell.apply(event)
-            answer.give(event.session)
+        def work(answer: Answer[Session]) -> Coroutine[Any, Any, None]:
+            return self._open(event, answer)
 
         return await self._shell.tasks.answered(work, "open session")
 
     async def submit(
-        self, tenant: str, session_id: str, calls: Sequence[NewCall], values: Sequence[NewValue]
+        self,
+        tenant: str,
+        session_id: str,
+        calls: Sequence[NewCall],
+        values: Sequence[NewValue],
+        blocks: Sequence[NewBlock] = (),
+        *,
+        wanted: Sequence[Wanted] = (),
+        key: str = "",
+        digest: bytes = b"",
     ) -> list[str]:
-        """The ids of a batch of calls, all of them stored.
+        """The ids of a batch of calls and blocks, all of them stored; now, or before under the same key.
 
         Raises:
-            Fault: what `admit_calls` raises, and `unavailable`.
+            Fault: what `admit_calls` and `find_batch` raise, and `unavailable`.
         """
         now_ms = clock.now_ms()
+        state = self._shell.machine.state
         accepted = await self._accept(
             tenant,
             session_id,
             lambda: admission.admit_calls(
-                self._shell.machine.state, tenant, session_id, calls, values, now_ms=now_ms
+                state,
+                tenant,
+                session_id,
+                calls,
+                values,
+                now_ms=now_ms,
+                blocks=blocks,
+                wanted=wanted,
+                key=key,
+                digest=digest,
             ),
+            lambda: admission.find_batch(state, tenant, session_id, key, digest),
         )
-        return [call.id for call in accepted.calls]
+        if isinstance(accepted, Batch):
+            return list(accepted.call_ids)
+        return [call.id for call in accepted.calls] + [block.id for block in accepted.blocks]
+
+    def want(self, tenant: str, session_id: str, variable_id: str, criteria: Criteria | None) -> None:
+        """A variable is read: what makes it hastens, or begins if nobody asked for it before."""
+        live = admission.find_session(self._shell.machine.state, tenant, session_id)
+        variable = live.variables.get(variable_id) if live is not None else None
+        if live is None or variable is None or variable.state.ended:
+            return
+        wish = stricter(variable.criteria, criteria)
+        if wish != variable.criteria or (wish is None and live.session.lazy):
+            self._shell.apply(VariablesWanted(session_id, (Wanted(variable_id, criteria),)))
+
+    async def cancel(
+        self, tenant: str, session_id: str, call_ids: Sequence[str], *, subtree: bool
+    ) -> list[str]:
+        """Cancels calls and what depends on them; those that were cancelled now, stored.
+
+        Raises:
+            Fault: `not_found`, `session_ended`, `unavailable`.
+        """
+
+        async def work(answer: Answer[list[str]]) -> None:
+            async with self._writing(session_id):
+                state = self._shell.machine.state
+                event = admission.admit_cancel(state, tenant, session_id, call_ids, subtree=subtree)
+                live = state.sessions[session_id]
+                before = list(live.unfinished)
+                self._shell.apply(event)
+                ended = [name for name in before if name not in live.unfinished]
+                await self._shell.settled(session_id)
+                answer.give(sorted(ended, key=lambda name: live.calls[name].number))
+
+        await self._check_open(tenant, session_id)
+        return await self._shell.tasks.answered(work, f"cancel in {session_id}")
 
     async def set_value(self, tenant: str, session_id: str, value: NewValue) -> Variable:
         """The variable a client gave its value, stored.
@@ -85,7 +161,10 @@ class Intake:
             tenant,
             session_id,
             lambda: admission.admit_value(self._shell.machine.state, tenant, session_id, value, now_ms),
+            lambda: None,
         )
+        if isinstance(accepted, Batch):
+            raise TypeError("a value has no batch")
         return accepted.variables[0]
 
     async def close(self, tenant: str, session_id: str) -> Session:
@@ -96,12 +175,13 @@ class Intake:
         """
 
         async def work(answer: Answer[Session]) -> None:
-            async with self._writing(session_id):
+            async with self._writing(session_id) as epoch:
                 event = admission.admit_close(self._shell.machine.state, tenant, session_id)
                 live = self._shell.machine.state.sessions[session_id]
                 if event is not None:
                     closing = replace(live.session, state=SessionState.CLOSING)
-                    await self._shell.store.commit(session_id, Changes(session=closing))
+                    await self._shell.store.commit(session_id, Changes(session=closing), epoch)
+                    self._shell.shards.check(session_id, epoch)
                     self._shell.apply(event)
                 await self._shell.settled(session_id)
                 answer.give(live.session)
@@ -110,39 +190,117 @@ class Intake:
             return await self._ended(tenant, session_id)
         return await self._shell.tasks.answered(work, f"close {session_id}")
 
+    async def _open(self, event: SessionOpened, answer: Answer[Session]) -> None:
+        session = event.session
+        async with self._writing(session.id) as epoch:
+            known = await self._opened_before(session)
+            if known is None:
+                try:
+                    await self._shell.store.insert_session(session, epoch)
+                except Fault as fault:
+                    answer.refuse(fault)
+                    await self._find_out(session, epoch)
+                    return
+                await self._check_ours(session)
+                self._shell.shards.check(session.id, epoch)
+                self._shell.apply(event)
+            answer.give(known or session)
+
+    async def _find_out(self, session: Session, epoch: int) -> None:
+        """A session was refused that may have been stored after all: then it lives until its deadline."""
+        while self._shell.shards.holds(shard_of(session.id), epoch):
+            try:
+                record = await self._shell.store.load_session(session.tenant, session.id)
+            except Fault as fault:
+                log.warning("session not looked for yet", session_id=session.id, reason=fault.message)
+                await asyncio.sleep(REVOKE_AGAIN_S)
+            else:
+                if record is not None and self._shell.shards.holds(shard_of(session.id), epoch):
+                    self._shell.apply(SessionOpened(record.session))
+                return
+
+    async def _check_ours(self, session: Session) -> None:
+        """An id that follows from a key may be another session's: then nothing was inserted.
+
+        Raises:
+            Fault: `idempotency_conflict`.
+        """
+        if session.idempotency_key:
+            record = await self._shell.store.load_session(session.tenant, session.id)
+            if record is None:
+                raise admission.conflict(session.idempotency_key, "session")
+
+    async def _opened_before(self, session: Session) -> Session | None:
+        """The session that was opened under the same key, in memory or long ended."""
+        if not session.idempotency_key:
+            return None
+        live = admission.find_session(self._shell.machine.state, session.tenant, session.id)
+        if live is not None:
+            known = live.session
+        else:
+            record = await self._shell.store.load_session(session.tenant, session.id)
+            if record is None:
+                return None
+            known = record.session
+            if not known.state.ended:
+                # It was stored after all when whoever opened it was told that it could not be.
+                self._shell.apply(SessionOpened(known))
+        admission.check_repeated(known, session.body_digest)
+        return known
+
     async def _accept(
-        self, tenant: str, session_id: str, admit: Callable[[], CallsAccepted]
-    ) -> CallsAccepted:
+        self,
+        tenant: str,
+        session_id: str,
+        admit: Callable[[], CallsAccepted],
+        find: Callable[[], Batch | None],
+    ) -> CallsAccepted | Batch:
         self._check_serving()
+        await self._check_open(tenant, session_id)
+
+        def work(answer: Answer[CallsAccepted | Batch]) -> Coroutine[Any, Any, None]:
+            return self._store(session_id, admit, find, answer)
+
+        return await self._shell.tasks.answered(work, f"accept {session_id}")
+
+    async def _check_open(self, tenant: str, session_id: str) -> None:
+        """Refuses what is meant for a session that is not in memory, for the right reason."""
         if admission.find_session(self._shell.machine.state, tenant, session_id) is None:
             session = await self._ended(tenant, session_id)
             raise admission.session_ended(session_id, session.state)
 
-        def work(answer: Answer[CallsAccepted]) -> Coroutine[Any, Any, None]:
-            return self._store(session_id, admit, answer)
-
-        return await self._shell.tasks.answered(work, f"accept {session_id}")
-
     async def _store(
-        self, session_id: str, admit: Callable[[], CallsAccepted], answer: Answer[CallsAccepted]
+        self,
+        session_id: str,
+        admit: Callable[[], CallsAccepted],
+        find: Callable[[], Batch | None],
+        answer: Answer[CallsAccepted | Batch],
     ) -> None:
-        async with self._writing(session_id):
+        async with self._writing(session_id) as epoch:
+            known = find()
+            if known is not None:
+                answer.give(known)
+                return
             event = admit()
             try:
-                await self._shell.store.insert_calls(session_id, event.calls, event.variables, event.values)
+                await self._shell.store.insert_calls(event, epoch)
             except Fault as fault:
                 answer.refuse(fault)
-                await self._revoke(event)
+                await self._revoke(event, epoch)
                 return
+            self._shell.shards.check(session_id, epoch)
             self._shell.spans.accepted(event.calls)
             self._shell.apply(event)
             answer.give(event)
 
-    async def _revoke(self, event: CallsAccepted) -> None:
-        """A batch was refused that may have been stored after all: takes it back before anything else."""
-        while True:
+    async def _revoke(self, event: CallsAccepted, epoch: int) -> None:
+        """A batch was refused that may have been stored after all: takes it back before anything else.
+
+        Where the session is another manager's by now, that one has decided whether it was stored.
+        """
+        while self._shell.shards.holds(shard_of(event.session_id), epoch):
             try:
-                await self._shell.store.remove_calls(event.session_id, event.calls, event.variables)
+                await self._shell.store.remove_calls(event, epoch)
             except Fault as fault:
                 log.warning("batch not revoked yet", session_id=event.session_id, reason=fault.message)
                 await asyncio.sleep(REVOKE_AGAIN_S)
@@ -150,14 +308,19 @@ class Intake:
                 return
 
     async def _ended(self, tenant: str, session_id: str) -> Session:
+        self._shell.shards.check(session_id)
         record = await self._shell.store.load_session(tenant, session_id)
         if record is None:
             raise admission.session_not_found(session_id)
         return record.session
 
     @asynccontextmanager
-    async def _writing(self, session_id: str) -> AsyncIterator[None]:
-        """Client writes to a session come one after another: each is checked against all before it."""
+    async def _writing(self, session_id: str) -> AsyncIterator[int]:
+        """Client writes to a session come one after another: each is checked against all before it.
+
+        Gives the epoch under which they are written.
+        """
+        self._shell.shards.check(session_id)
         lock = self._shell.locks.setdefault(session_id, asyncio.Lock())
         try:
             await asyncio.wait_for(lock.acquire(), self._shell.settings.store_deadline_s)
@@ -169,7 +332,7 @@ class Intake:
                 retry_after_ms=1000,
             ) from None
         try:
-            yield
+            yield self._shell.shards.epoch_of(session_id)
         finally:
             lock.release()
 

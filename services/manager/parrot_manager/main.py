@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
+
 import structlog
 from grpc import aio
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from parrot_manager.intake import Intake
 from parrot_manager.servicers.engine_control import EngineControlServicer
@@ -12,6 +14,7 @@ from parrot_manager.servicers.manager import ManagerServicer
 from parrot_manager.settings import ManagerSettings
 from parrot_manager.shell import Shell, running
 from parrot_manager.store import postgres, schema
+from parrot_manager.store.base import Store
 from parrot_manager.views import Views
 from parrot_proto.engine.v1 import engine_pb2_grpc
 from parrot_proto.manager.v1 import manager_pb2_grpc
@@ -21,6 +24,11 @@ from parrot_runtime.lifecycle import Stop, run_service
 from parrot_runtime.values import bus
 
 GRACE_S = 2.0
+HEALTH_S = 0.25
+_STATUS = {
+    True: health_pb2.HealthCheckResponse.SERVING,
+    False: health_pb2.HealthCheckResponse.NOT_SERVING,
+}
 
 log = structlog.get_logger()
 
@@ -45,18 +53,31 @@ async def serve(settings: ManagerSettings, stop: Stop) -> None:
         Fault: `unavailable`, when Postgres or NATS is not there in time or not fit, or the address
             can't be listened on.
     """
-    timeout_s = settings.connect_timeout_s
-    await schema.check(settings.postgres_url, timeout_s)
+    await schema.check(settings.postgres_url, settings.connect_timeout_s)
+    await serve_store(settings, stop, postgres.opened(settings.postgres_url, settings.store_deadline_s))
+
+
+async def serve_store(
+    settings: ManagerSettings, stop: Stop, opening: AbstractAsyncContextManager[Store]
+) -> None:
+    """As `serve`, over any store.
+
+    Raises:
+        Fault: `unavailable`, as there.
+    """
+    # Before anyone is told of this manager: a second one at the same address must not be heard of.
+    server = listening(settings.listen)
     async with (
-        postgres.opened(settings.postgres_url, settings.store_deadline_s) as store,
-        bus.connected(settings.nats_url, "parrot-manager", timeout_s) as values,
+        opening as store,
+        bus.connected(settings.nats_url, "parrot-manager", settings.connect_timeout_s) as values,
         running(settings, store, values) as shell,
     ):
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        server = listening(shell, healthy, settings.listen)
+        add_services(server, shell, healthy)
         await server.start()
+        shell.tasks.spawn(tell_health(shell, healthy), "health")
         stop.begun()
-        log.info("ready", listen=settings.listen)
+        log.info("ready", listen=settings.listen, manager_id=settings.manager_id)
         await stop.wait()
         await healthy.enter_graceful_shutdown()
         await shell.drain()
@@ -64,18 +85,24 @@ async def serve(settings: ManagerSettings, stop: Stop) -> None:
     log.info("stopped")
 
 
-def listening(shell: Shell, healthy: health_pb2_grpc.HealthServicer, address: str) -> aio.Server:
-    """The server with all its services, bound to an address.
+async def tell_health(shell: Shell, healthy: health.aio.HealthServicer) -> None:  # type: ignore[name-defined]
+    """Keeps the health service's word true: ready is who could say to Postgres lately that it lives."""
+    told = None
+    while True:
+        valid = shell.keeper.valid
+        if valid is not told:
+            await healthy.set("", _STATUS[valid])
+            told = valid
+        await shell.keeper.changed(HEALTH_S)
+
+
+def listening(address: str) -> aio.Server:
+    """A server without services, bound to an address.
 
     Raises:
         Fault: `unavailable`, when the address is taken or is none.
     """
     server = rpc.server()
-    manager_pb2_grpc.add_ManagerServiceServicer_to_server(
-        ManagerServicer(Intake(shell), Views(shell)), server
-    )
-    engine_pb2_grpc.add_EngineControlServiceServicer_to_server(EngineControlServicer(shell), server)
-    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     try:
         port = server.add_insecure_port(address)
     except RuntimeError:
@@ -83,3 +110,12 @@ def listening(shell: Shell, healthy: health_pb2_grpc.HealthServicer, address: st
     if not port:
         raise Fault(errors.UNAVAILABLE, f"can't listen on {address}: is another manager running there?")
     return server
+
+
+def add_services(server: aio.Server, shell: Shell, healthy: health_pb2_grpc.HealthServicer) -> None:
+    """Gives a server that has not started all a manager serves."""
+    manager_pb2_grpc.add_ManagerServiceServicer_to_server(
+        ManagerServicer(Intake(shell), Views(shell)), server
+    )
+    engine_pb2_grpc.add_EngineControlServiceServicer_to_server(EngineControlServicer(shell), server)
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)

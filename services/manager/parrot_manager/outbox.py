@@ -1,7 +1,7 @@
 """Carries out the machine's commands, each session's in order and behind its commits.
 
 What piles up while a commit is under way is merged into the next one. A commit is retried until
-the store has it; effects never hold up commits.
+the store has it, or says that the session is another manager's now; effects never hold up commits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from parrot_manager.core.commands import Cancel, Changes, Command, Effect, Persist
-from parrot_manager.store.base import Store
+from parrot_manager.store.base import Store, refused
 from parrot_manager.store.retry import TROUBLE
 from parrot_manager.tasks import Tasks
 from parrot_runtime import errors
@@ -32,6 +32,10 @@ class Outbox:
         committed: told of changes once they are stored.
         cancel: carries out a `Cancel`; doesn't wait.
         perform: carries out any other effect.
+        epoch: under which the session's shard is held.
+        allowed: returns once effects may be carried out.
+        lost: told of the session and epoch for which the store refused a commit: the shard is another
+            manager's.
     """
 
     def __init__(
@@ -43,6 +47,9 @@ class Outbox:
         committed: Callable[[Changes], None],
         cancel: Callable[[Cancel], None],
         perform: Callable[[Effect], Awaitable[None]],
+        epoch: int,
+        allowed: Callable[[], Awaitable[None]],
+        lost: Callable[[str, int], None],
     ) -> None:
         self._session_id = session_id
         self._store = store
@@ -50,6 +57,10 @@ class Outbox:
         self._committed = committed
         self._cancel = cancel
         self._perform = perform
+        self._epoch = epoch
+        self._allowed = allowed
+        self._lost = lost
+        self._closed = False
         self._pending: list[Command] = []
         self._effects: deque[Effect] = deque()
         self._committing = False
@@ -65,6 +76,8 @@ class Outbox:
 
     def put(self, commands: Iterable[Command]) -> None:
         """Takes commands over; never waits."""
+        if self._closed:
+            return
         self._pending += commands
         self._put += 1
         if not self._committing:
@@ -75,12 +88,15 @@ class Outbox:
         """Returns once everything put so far is stored.
 
         Raises:
-            Fault: `unavailable`, when that takes longer than `timeout_s`.
+            Fault: `unavailable`, when that takes longer than `timeout_s`; `wrong_manager`, when it was
+                not to be.
         """
         wanted = self._put
         try:
             async with asyncio.timeout(timeout_s):
                 while self._done < wanted:
+                    if self._closed:
+                        raise refused(self._session_id)
                     await self._progress.wait()
         except TimeoutError:
             raise Fault(
@@ -95,6 +111,13 @@ class Outbox:
         while not self.idle:
             await self._progress.wait()
 
+    def close(self) -> None:
+        """Drops what has not been carried out, and takes nothing more."""
+        self._closed = True
+        self._pending.clear()
+        self._effects.clear()
+        self._notify()
+
     async def _commit_all(self) -> None:
         while self._pending:
             batch, self._pending = self._pending, []
@@ -102,6 +125,8 @@ class Outbox:
             changes = merge([command.changes for command in batch if isinstance(command, Persist)])
             if changes != Changes():
                 await self._commit(changes)
+                if self._closed:
+                    break
                 self._committed(changes)
             self._release(batch)
             self._done = put
@@ -110,10 +135,13 @@ class Outbox:
         self._notify()
 
     async def _commit(self, changes: Changes) -> None:
-        while True:
+        while not self._closed:
             try:
-                await self._store.commit(self._session_id, changes)
+                await self._store.commit(self._session_id, changes, self._epoch)
             except Fault as fault:
+                if fault.kind is errors.WRONG_MANAGER:
+                    self._refused()
+                    return
                 log.warning("commit waits", session_id=self._session_id, reason=fault.message)
             except TROUBLE:
                 # One session's trouble must not end the others; what was decided stays decided.
@@ -121,6 +149,12 @@ class Outbox:
                 await asyncio.sleep(RETRY_S)
             else:
                 return
+
+    def _refused(self) -> None:
+        """The shard is another manager's; if this was closed meanwhile, that is known."""
+        if not self._closed:
+            self.close()
+            self._lost(self._session_id, self._epoch)
 
     def _release(self, batch: Sequence[Command]) -> None:
         for command in batch:
@@ -134,7 +168,9 @@ class Outbox:
 
     async def _perform_all(self) -> None:
         while self._effects:
-            await self._perform(self._effects.popleft())
+            await self._allowed()
+            if self._effects:
+                await self._perform(self._effects.popleft())
         self._performing = False
         self._notify()
 
@@ -154,4 +190,7 @@ def merge(changes: Sequence[Changes]) -> Changes:
         tuple({variable.id: variable for change in changes for variable in change.variables}.values()),
         tuple({attempt.ref: attempt for change in changes for attempt in change.attempts}.values()),
         tuple(value for change in changes for value in change.values),
+        tuple(call for change in changes for call in change.new_calls),
+        tuple(variable for change in changes for variable in change.new_variables),
+        tuple({block.id: block for change in changes for block in change.blocks}.values()),
     )

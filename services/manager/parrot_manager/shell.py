@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import secrets
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
 from typing import Final
@@ -11,49 +12,57 @@ from typing import Final
 import structlog
 
 from parrot_manager import clock
-from parrot_manager.core.commands import Arm, Changes, Command, Forget
+from parrot_manager.core.commands import Arm, Cancel, Changes, Command, FleetCommand, Forget
 from parrot_manager.core.events import (
     DrainStarted,
     Event,
-    SessionRestored,
     Timer,
     TimerFired,
     TimerKind,
 )
 from parrot_manager.core.machine import Machine
 from parrot_manager.effects import Effects
+from parrot_manager.engine_fences import EngineFences
+from parrot_manager.handover import Handover
+from parrot_manager.history import Recorder
+from parrot_manager.leases import Keeper
 from parrot_manager.links import Links
 from parrot_manager.outbox import Outbox
 from parrot_manager.settings import ManagerSettings
+from parrot_manager.shards import Shards
 from parrot_manager.spans import CallSpans
 from parrot_manager.store.base import Store
+from parrot_manager.store.leases import Member
 from parrot_manager.tasks import Tasks
 from parrot_manager.timers import Timers
 from parrot_manager.upkeep import run_upkeep
 from parrot_manager.values import Values
 from parrot_manager.waiters import Waiters
+from parrot_proto.engine.v1 import engine_pb2
+from parrot_runtime.errors import Fault
+from parrot_runtime.ids import shard_of
 from parrot_runtime.values.bus import Bus
 
 FORGET_AGAIN_MS: Final = 10_000
 FLUSH_S: Final = 5.0
-RECENT_MS: Final = 120_000
-"""Sessions that ended so shortly before a start are told of again: the bus may not have heard."""
+HAND_OVER_S: Final = 10.0
 
 log = structlog.get_logger()
 
 
 @asynccontextmanager
 async def running(settings: ManagerSettings, store: Store, bus: Bus) -> AsyncIterator[Shell]:
-    """A manager that has taken up what the store holds. Leaving the block stops it where it stands."""
+    """A manager that serves its shards. Leaving the block stops it where it stands."""
     async with asyncio.TaskGroup() as group:
         shell = Shell(settings, store, Values(bus), Tasks(group))
         try:
-            await shell.recover()
-            shell.tasks.spawn(run_upkeep(store, shell.values, settings), "upkeep")
+            await shell.keeper.start()
+            shell.tasks.spawn(run_upkeep(shell.shards, store, shell.values, settings), "upkeep")
             yield shell
         finally:
             shell.timers.close()
             shell.tasks.cancel_all()
+            shell.close_history()
 
 
 class Shell:
@@ -70,28 +79,72 @@ class Shell:
         self.values = values
         self.tasks = tasks
         self.machine = Machine(settings.policy)
+        self.me = Member(settings.manager_id, secrets.token_hex(8), settings.address)
+        self._handover = Handover(self)
+        self.keeper = Keeper(
+            store.leases,
+            self.me,
+            self._handover,
+            tasks,
+            lease_s=settings.lease_s,
+            renew_s=settings.renew_s,
+        )
         self.links = Links()
+        self.fences = EngineFences(
+            values.fences,
+            self.links,
+            self.shards,
+            tasks,
+            valid=lambda: self.keeper.valid,
+            allowed=self.keeper.until_valid,
+        )
         self.spans = CallSpans()
         self.waiters = Waiters()
         self.timers = Timers(self._on_timer)
         self.locks: dict[str, asyncio.Lock] = {}
         self.stopping = False
+        self._recorder = Recorder(settings.history_file, settings.policy) if settings.history_file else None
         self._effects = Effects(self)
         self._outboxes: dict[str, Outbox] = {}
+
+    @property
+    def shards(self) -> Shards:
+        """The shards this manager holds."""
+        return self.keeper.shards
 
     @property
     def draining(self) -> bool:
         """Whether the manager is about to stop."""
         return self.machine.state.draining
 
+    def registered(self, epochs: Iterable[engine_pb2.ShardEpoch] = ()) -> engine_pb2.AttachResponse:
+        """What an attached engine is told of the managers, at first and whenever that changes."""
+        return engine_pb2.AttachResponse(
+            registered=engine_pb2.Registered(
+                heartbeat_interval_ms=round(self.settings.heartbeat_s * 1000),
+                manager_id=self.me.id,
+                manager_addresses=dict.fromkeys([self.me.address, *self.shards.standing.addresses]),
+                epochs=epochs,
+            )
+        )
+
     def apply(self, event: Event) -> None:
         """Feeds the machine an event, and sets out to do what it commands."""
-        commands = self.machine.step(event, clock.now_ms())
+        now_ms = clock.now_ms()
+        commands = self.machine.step(event, now_ms)
+        if self._recorder is not None:
+            self._recorder.record(event, now_ms, commands)
         for session_id, group in groupby(commands, key=_session_of):
-            if session_id:
+            if session_id in self.machine.state.sessions:
                 self._outbox(session_id).put(group)
             else:
+                # Of a session that is not here, nothing is to be stored first.
                 self._do_now(group)
+
+    def close_history(self) -> None:
+        """Writes what is left of the history, when one is kept."""
+        if self._recorder is not None:
+            self._recorder.close()
 
     async def settled(self, session_id: str, timeout_s: float | None = None) -> None:
         """Returns once everything decided about a session is stored.
@@ -103,21 +156,39 @@ class Shell:
         if outbox is not None:
             await outbox.settled(timeout_s or self.settings.store_deadline_s)
 
-    async def recover(self) -> None:
-        """Takes up the sessions of the store.
+    async def flushed(self, session_ids: Sequence[str]) -> None:
+        """Returns once no write to these sessions is under way, a client's or the machine's."""
+        for session_id in session_ids:
+            lock = self.locks.get(session_id)
+            if lock is not None:
+                async with lock:
+                    pass
+            outbox = self._outboxes.get(session_id)
+            if outbox is not None:
+                await outbox.quiet()
 
-        Raises:
-            Fault: `unavailable`, when the store can't be read.
-        """
-        records = await self.store.load_live(clock.now_ms() - RECENT_MS)
-        for record in records:
-            self.spans.restored(record.session, record.calls)
-            self.apply(SessionRestored(record.session, record.calls, record.variables, record.attempts))
-        if records:
-            log.info("recovered", sessions=len(records), calls=sum(len(r.calls) for r in records))
+    def released(self, session_id: str) -> None:
+        """Drops what is kept beside a session that left the machine."""
+        self.timers.disarm_session(session_id)
+        self._forget(session_id)
 
     async def drain(self) -> None:
-        """Dispatches nothing more, gives running calls `drain_s` to finish, and lets the engines go."""
+        """Hands the shards over, and lets the engines go.
+
+        Where no other manager is there to go on, nothing more is dispatched, and running calls get
+        `drain_s` to finish.
+        """
+        if not self.keeper.has_peers:
+            await self._run_dry()
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                await self.keeper.leave()
+        except (TimeoutError, Fault) as error:
+            log.warning("shards not handed over; their lease ends by itself", error=repr(error))
+        self.stopping = True
+        self.links.close_all()
+
+    async def _run_dry(self) -> None:
         self.apply(DrainStarted())
         try:
             async with asyncio.timeout(self.settings.drain_s):
@@ -131,8 +202,6 @@ class Shell:
                 await self._quiet()
         except TimeoutError:
             log.warning("stopped before everything was told; the next start tells it")
-        self.stopping = True
-        self.links.close_all()
 
     async def _quiet(self) -> None:
         for outbox in list(self._outboxes.values()):
@@ -148,10 +217,22 @@ class Shell:
                 committed=self._on_committed,
                 cancel=self._effects.cancel,
                 perform=self._effects.perform,
+                epoch=self.shards.held.get(shard_of(session_id), 0),
+                allowed=self.keeper.until_valid,
+                lost=self._on_lost,
             )
         return outbox
 
+    def _on_lost(self, session_id: str, epoch: int) -> None:
+        shard = shard_of(session_id)
+        if self.shards.holds(shard, epoch):
+            self._handover.drop(shard)
+
     def _on_committed(self, changes: Changes) -> None:
+        for call in changes.new_calls:
+            live = self.machine.state.sessions.get(call.session_id)
+            if live is not None:
+                self.spans.restored(live.session, [call])
         for call in changes.calls:
             if call.state.ended:
                 self.spans.ended(call)
@@ -163,6 +244,10 @@ class Shell:
                 self.timers.arm(command.timer, command.at_ms)
             elif isinstance(command, Forget):
                 self._forget(command.session_id)
+            elif isinstance(command, FleetCommand):
+                self._effects.tell(command)
+            elif isinstance(command, Cancel):
+                self._effects.cancel(command)
 
     def _on_timer(self, timer: Timer) -> None:
         if timer.kind is TimerKind.FORGET and self._busy(timer.id):
@@ -175,7 +260,9 @@ class Shell:
         return (lock is not None and lock.locked()) or (outbox is not None and not outbox.idle)
 
     def _forget(self, session_id: str) -> None:
-        self._outboxes.pop(session_id, None)
+        outbox = self._outboxes.pop(session_id, None)
+        if outbox is not None:
+            outbox.close()
         self.locks.pop(session_id, None)
         self.spans.forget(session_id)
         self.waiters.forget(session_id)
@@ -183,4 +270,4 @@ class Shell:
 
 def _session_of(command: Command) -> str:
     """Whose outbox a command goes to; empty for those that are carried out at once."""
-    return "" if isinstance(command, Arm | Forget) else command.session_id
+    return "" if isinstance(command, Arm | Forget | FleetCommand) else command.session_id

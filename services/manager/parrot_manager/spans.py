@@ -20,7 +20,7 @@ class CallSpans:
 
     def __init__(self) -> None:
         self._open: dict[str, dict[str, Span]] = {}
-        self._finishing_ms: dict[Ref, int] = {}
+        self._finishing_ms: dict[str, dict[Ref, int]] = {}
 
     def accepted(self, calls: Iterable[Call]) -> None:
         """Calls were accepted in the current span."""
@@ -41,12 +41,12 @@ class CallSpans:
 
     def finishing(self, ref: Ref) -> None:
         """The engine is done with an attempt; its commit begins."""
-        self._finishing_ms[ref] = clock.now_ms()
+        self._finishing_ms.setdefault(ref.session_id, {})[ref] = clock.now_ms()
 
     def ended(self, call: Call) -> None:
         """A call's end is stored."""
         span = self._open.get(call.session_id, {}).pop(call.id, None)
-        finishing_ms = self._finishing_ms.pop(call.ref, 0)
+        finishing_ms = self._finishing_ms.get(call.session_id, {}).pop(call.ref, 0)
         if span is None:
             return
         committed_ms = max(clock.now_ms(), call.ended_ms)
@@ -59,6 +59,7 @@ class CallSpans:
     def forget(self, session_id: str) -> None:
         """A session left memory."""
         self._open.pop(session_id, None)
+        self._finishing_ms.pop(session_id, None)
 
     def _start(self, call: Call, parent: Context | None) -> None:
         attributes = {
@@ -82,6 +83,14 @@ def _describe(span: Span, call: Call) -> None:
     span.set_attribute("parrot.state", call.state.name.lower())
     span.set_attribute("parrot.attempt", call.attempt)
     span.set_attribute("parrot.engine_id", call.engine_id)
+    span.set_attribute("parrot.placement", call.placement)
+    span.set_attribute("parrot.losses", call.losses)
+    if 0 < call.ready_ms <= call.dispatched_ms:
+        span.set_attribute("parrot.dispatch_ms", call.dispatched_ms - call.ready_ms)
+    if call.objective is not None:
+        span.set_attribute("parrot.objective", call.objective.kind.name.lower())
+        span.set_attribute("parrot.objective.reason", call.objective.reason)
+        span.set_attribute("parrot.objective.latest_finish_unix_ms", call.objective.latest_finish_ms)
     span.set_attribute("gen_ai.request.model", call.model)
     span.set_attribute("gen_ai.usage.input_tokens", call.usage.prompt_tokens)
     span.set_attribute("gen_ai.usage.output_tokens", call.usage.output_tokens)

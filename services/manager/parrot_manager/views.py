@@ -9,6 +9,7 @@ from typing import Final
 
 from parrot_manager import convert
 from parrot_manager.core.admission import find_session, session_not_found
+from parrot_manager.core.blocks.model import Block
 from parrot_manager.core.graph import Graph
 from parrot_manager.core.model import Call, Session, Variable, VariableState
 from parrot_manager.core.state import LiveSession
@@ -29,6 +30,7 @@ class View:
     calls: Mapping[str, Call]
     variables: Mapping[str, Variable]
     graph: Graph
+    blocks: Mapping[str, Block]
 
 
 class Views:
@@ -49,6 +51,7 @@ class Views:
             session=convert.to_session(view.session),
             calls=[convert.to_call(call) for call in view.calls.values()],
             variables=[convert.to_variable(variable, view.graph) for variable in view.variables.values()],
+            blocks=[convert.to_block(block) for block in view.blocks.values()],
         )
 
     async def variable(
@@ -65,6 +68,10 @@ class Views:
         # Only a value is worth asking the store for, which may be away.
         ready = with_value and variable.state is VariableState.READY
         data = await self._shell.store.read_value(session_id, variable_id) if ready else None
+        if ready and data is None:
+            # Its session's rows are deleted, and what was kept of them here is older.
+            self._archive.pop(session_id, None)
+            raise session_not_found(session_id)
         return manager_pb2.GetVariableResponse(
             variable=convert.to_variable(variable, view.graph), value=(data or b"").decode()
         )
@@ -91,6 +98,23 @@ class Views:
             model.engines += 1
             model.context_window_tokens = min(model.context_window_tokens, engine.context_window_tokens)
         return manager_pb2.ListModelsResponse(models=[found[name] for name in sorted(found)])
+
+    def managers(self) -> manager_pb2.ListManagersResponse:
+        """The managers that live, and the shards of each.
+
+        Raises:
+            Fault: `unavailable`, when this manager could not look lately: another may know.
+        """
+        if not self._shell.keeper.valid:
+            why = "this manager can't reach the database; ask another"
+            raise Fault(errors.UNAVAILABLE, why, retry_after_ms=1000)
+        standing = self._shell.shards.standing
+        return manager_pb2.ListManagersResponse(
+            managers=[
+                manager_pb2.ManagerInfo(id=peer.id, address=peer.address, shards=standing.of(peer.id))
+                for peer in standing.peers
+            ]
+        )
 
     def engines(self) -> manager_pb2.ListEnginesResponse:
         """The engines that are attached."""
@@ -126,6 +150,7 @@ class Views:
         return view, variable
 
     async def _view(self, tenant: str, session_id: str) -> View:
+        self._shell.shards.check(session_id)
         live = find_session(self._shell.machine.state, tenant, session_id)
         if live is not None:
             return _of_live(live)
@@ -144,7 +169,7 @@ class Views:
 
 
 def _of_live(live: LiveSession) -> View:
-    return View(live.session, live.calls, live.variables, live.graph)
+    return View(live.session, live.calls, live.variables, live.graph, live.blocks.all)
 
 
 def _of_record(record: SessionRecord) -> View:
@@ -156,4 +181,5 @@ def _of_record(record: SessionRecord) -> View:
         {call.id: call for call in record.calls},
         {variable.id: variable for variable in record.variables},
         graph,
+        {block.id: block for block in record.blocks},
     )

@@ -22,9 +22,11 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def database_url(postgres: PostgresServer) -> str:
-    """A fresh, empty database."""
-    return postgres.new_database()
+def database_url(postgres: PostgresServer) -> Iterator[str]:
+    """A fresh, empty database; it goes with the test, for a hundred of them take a while to remove."""
+    url = postgres.new_database()
+    yield url
+    postgres.drop_database(url)
 
 
 @pytest.fixture

@@ -30,8 +30,11 @@ async def running(manager: ManagerUnderTest, session: str) -> None:
     await eventually(look)
 
 
-async def test_a_killed_engines_call_fails_with_its_cause_within_seconds(store: Store, bus: Bus) -> None:
-    async with serving(store, bus) as manager, attached(manager.address, bus, play=hang_streaming) as engine:
+async def test_a_killed_engines_call_fails_when_no_other_engine_comes(store: Store, bus: Bus) -> None:
+    async with (
+        serving(store, bus, engine_wait_s=0.3) as manager,
+        attached(manager.address, bus, play=hang_streaming) as engine,
+    ):
         session = await manager.client.open()
         await manager.client.submit(session, [call("one", [], ["a"]), call("two", ["a"], ["b"])])
         await running(manager, session)
@@ -39,12 +42,12 @@ async def test_a_killed_engines_call_fails_with_its_cause_within_seconds(store: 
         engine.kill()
         lost = await manager.client.ended(session, "a")
         assert time.monotonic() - killed < 5
-        assert lost.variable.failure.type == "engine_lost"
+        assert lost.variable.failure.type == "no_engine"
         assert lost.variable.failure.may_retry
         passed_down = (await manager.client.ended(session, "b")).variable.failure
         assert (passed_down.type, passed_down.cause_type, passed_down.cause_call_id) == (
             "upstream_failed",
-            "engine_lost",
+            "no_engine",
             "c-1",
         )
         assert await manager.client.engines() == []
@@ -67,7 +70,7 @@ async def test_an_engine_that_dies_after_its_last_word_loses_nothing(memory: Sto
 
 
 async def test_a_silent_engine_is_given_up(memory: Store, bus: Bus) -> None:
-    settings = {"engine_silence_s": 0.3, "heartbeat_s": 0.1}
+    settings = {"engine_silence_s": 0.3, "heartbeat_s": 0.1, "engine_wait_s": 0.3}
     async with (
         serving(memory, bus, **settings) as manager,
         attached(manager.address, bus, play=hang) as engine,
@@ -75,7 +78,7 @@ async def test_a_silent_engine_is_given_up(memory: Store, bus: Bus) -> None:
         session = await manager.client.open()
         await manager.client.submit(session, [call("one", [], ["a"])])
         failure = (await manager.client.ended(session, "a")).variable.failure
-        assert failure.type == "engine_lost"
+        assert failure.type == "no_engine"
         await asyncio.wait_for(engine.ended.wait(), 5)
         assert engine.registered is not None
         assert engine.registered.heartbeat_interval_ms == 100
@@ -120,7 +123,7 @@ async def test_a_draining_engine_finishes_and_gets_nothing_new(memory: Store, bu
         await finish(engine, program)
 
     async with (
-        serving(memory, bus, engine_wait_s=0.3) as manager,
+        serving(memory, bus, engine_wait_s=0.3, scheduling_without="streaming_edges") as manager,
         attached(manager.address, bus, play=play) as engine,
     ):
         session = await manager.client.open()
@@ -155,7 +158,7 @@ async def test_an_engine_that_attaches_again_replaces_its_older_stream(memory: S
         claimed = (old.programs[0].ref,)
         async with attached(manager.address, bus, claimed=claimed) as new:
             await asyncio.wait_for(old.ended.wait(), 5)
-            assert (await manager.client.ended(session, "a")).variable.failure.type == "engine_lost"
+            assert (await manager.client.ended(session, "a")).value == "text of a"
 
             async def told() -> bool:
                 return claimed[0] in new.cancelled
@@ -213,14 +216,20 @@ async def test_done_without_an_output_on_the_bus_fails_the_call(memory: Store, b
         assert failure.type == "value_unavailable"
 
 
-async def test_an_engine_that_stops_a_call_by_itself_fails_it(memory: Store, bus: Bus) -> None:
+async def test_a_call_its_engines_stop_by_themselves_is_tried_a_bounded_number_of_times(
+    memory: Store, bus: Bus
+) -> None:
+    tries: list[int] = []
+
     async def play(engine: FakeEngine, program: engine_pb2.RunProgram) -> None:
+        tries.append(program.ref.attempt)
         engine.say(cancelled=engine_pb2.AttemptCancelled(ref=program.ref))
 
     async with serving(memory, bus) as manager, attached(manager.address, bus, play=play):
         session = await manager.client.open()
         await manager.client.submit(session, [call("one", [], ["a"])])
         assert (await manager.client.ended(session, "a")).variable.failure.type == "engine_lost"
+        assert tries == [1, 2, 3, 4, 5, 6]
 
 
 async def test_reports_on_attempts_nobody_knows_are_passed_over(memory: Store, bus: Bus) -> None:
@@ -276,3 +285,21 @@ async def test_models_are_listed_with_their_engines_and_smallest_window(memory: 
             await manager.client.submit(session, [call("one", [], ["a"], model="gpt")])
         assert refused.value.kind is errors.UNKNOWN_MODEL
         assert "m, other" in refused.value.message
+
+
+@pytest.mark.parametrize("broken", ["parrot_manager.programs.build", "parrot_manager.traces.read_values"])
+async def test_a_bug_ends_the_call_it_has_to_do_with_and_no_other(
+    memory: Store, bus: Bus, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fail(*arguments: object, **named: object) -> None:
+        raise ZeroDivisionError
+
+    async with serving(memory, bus) as manager, attached(manager.address, bus):
+        session = await manager.client.open()
+        with monkeypatch.context() as patched:
+            patched.setattr(broken, fail)
+            await manager.client.submit(session, [call("one", [], ["a"])])
+            failure = (await manager.client.ended(session, "a")).variable.failure
+        assert failure.type == "internal"
+        await manager.client.submit(session, [call("two", [], ["b"])])
+        assert (await manager.client.ended(session, "b")).value == "text of b"

@@ -257,3 +257,14 @@ async def _slot_is_free(client: Client) -> None:
         return all(engine.running == 0 for engine in await client.engines())
 
     await eventually(look)
+
+
+async def test_what_calls_took_is_learned_and_told_with_the_next_ones(memory: Store, bus: Bus) -> None:
+    async with serving(memory, bus) as manager, attached(manager.address, bus) as engine:
+        session = await manager.client.open()
+        for number in range(20):
+            await manager.client.submit(session, [call("same", [], [f"v{number}"])])
+            await manager.client.ended(session, f"v{number}")
+        # What the engine says that each of them generated.
+        assert engine.programs[-1].expected_output_tokens == 5
+        assert engine.programs[0].expected_output_tokens > 5

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 
 import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.support.manager import Client, eventually
 from tests.support.nats import free_port
+from tests.support.postgres import temporary_postgres
 
 from parrot_runtime import rpc
 
@@ -79,3 +83,32 @@ async def test_it_serves_until_it_is_told_to_stop_and_a_taken_address_is_told(
     process.send_signal(signal.SIGTERM)
     code, _ = await ended(process)
     assert code == 0
+
+
+async def test_it_is_ready_while_its_lease_runs(nats_url: str) -> None:
+    with temporary_postgres() as server:
+        url = server.new_database()
+        address = f"127.0.0.1:{free_port()}"
+        flags = ("--postgres-url", url, "--nats-url", nats_url, "--listen", address)
+        assert (await ended(await start(*flags, "--migrate")))[0] == 0
+        process = await start(*flags, "--lease-s", "1", "--renew-s", "0.2", "--store-deadline-s", "0.5")
+        async with rpc.channel(address) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+
+            def says(status: int) -> Callable[[], Awaitable[bool]]:
+                async def look() -> bool:
+                    try:
+                        answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=5)
+                    except aio.AioRpcError:
+                        return False
+                    return bool(answer.status == status)
+
+                return look
+
+            await eventually(says(health_pb2.HealthCheckResponse.SERVING), within_s=20)
+            await asyncio.to_thread(server.stop)
+            await eventually(says(health_pb2.HealthCheckResponse.NOT_SERVING), within_s=20)
+            server.start()
+            await eventually(says(health_pb2.HealthCheckResponse.SERVING), within_s=20)
+        process.send_signal(signal.SIGTERM)
+        assert (await ended(process))[0] == 0

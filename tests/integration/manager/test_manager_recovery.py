@@ -9,6 +9,7 @@ import pytest
 from tests.support.fake_engine import FakeEngine, Play, attached, finish, hang, hang_streaming
 from tests.support.manager import ManagerUnderTest, call, eventually, serving
 
+from parrot_manager import effects
 from parrot_manager.store.base import Store
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
@@ -48,31 +49,64 @@ async def test_what_an_engine_finished_meanwhile_is_committed(store: Store, bus:
         assert (await manager.client.session(session)).calls[0].attempt == 1
 
 
-async def test_what_nobody_has_read_runs_again_as_a_new_attempt(store: Store, bus: Bus) -> None:
+async def test_what_an_engine_still_runs_is_not_run_again(store: Store, bus: Bus) -> None:
     session, first, _ = await _killed_while_running(store, bus, hang)
     async with serving(store, bus) as manager, attached(manager.address, bus, claimed=(first.ref,)) as engine:
+        await manager.client.engine_ready()
+        await engine.publish(first)
+        engine.done(first)
+        assert (await manager.client.ended(session, "b")).value == "text of b"
+        assert engine.programs == []
+        made = (await manager.client.session(session)).calls[0]
+        assert (made.attempt, made.usage.output_tokens) == (1, 5)
+
+
+async def test_what_its_engine_does_not_claim_runs_again_as_a_new_attempt(store: Store, bus: Bus) -> None:
+    session, first, _ = await _killed_while_running(store, bus, hang)
+    async with serving(store, bus) as manager, attached(manager.address, bus) as engine:
+        assert (await manager.client.ended(session, "b")).value == "text of b"
+        assert [program.ref.attempt for program in engine.programs] == [2]
+        assert first.ref in engine.cancelled
+
+
+async def test_what_the_engine_does_not_come_back_for_runs_elsewhere(store: Store, bus: Bus) -> None:
+    session, _, _ = await _killed_while_running(store, bus, hang)
+    async with serving(store, bus) as manager, attached(manager.address, bus, engine_id="e-2") as engine:
         assert (await manager.client.ended(session, "b")).value == "text of b"
         assert [program.ref.attempt for program in engine.programs] == [2]
 
-        async def told() -> bool:
-            return first.ref in engine.cancelled
 
-        await eventually(told)
-
-
-async def test_what_was_streamed_and_is_unfinished_is_interrupted(store: Store, bus: Bus) -> None:
+async def test_what_was_streamed_goes_on_behind_it(store: Store, bus: Bus) -> None:
     session, _, _ = await _killed_while_running(store, bus, hang_streaming)
-    async with serving(store, bus) as manager, attached(manager.address, bus):
-        failure = (await manager.client.ended(session, "b")).variable.failure
-        assert failure.type == "interrupted"
-        assert failure.may_retry
+    async with serving(store, bus) as manager, attached(manager.address, bus) as engine:
+        assert (await manager.client.ended(session, "b")).value == "text of b"
+        assert [streamed(program) for program in engine.programs] == ["a beginning"]
 
 
 async def test_text_on_the_bus_counts_as_streamed_even_if_nobody_said_so(store: Store, bus: Bus) -> None:
     session, program, engine = await _killed_while_running(store, bus, hang)
     await engine.write(program, "unheard of")
-    async with serving(store, bus) as manager, attached(manager.address, bus):
-        assert (await manager.client.ended(session, "b")).variable.failure.type == "interrupted"
+    async with serving(store, bus) as manager, attached(manager.address, bus) as other:
+        await manager.client.ended(session, "b")
+        assert [streamed(program) for program in other.programs] == ["unheard of"]
+
+
+async def test_text_whose_beginning_the_bus_has_dropped_fails_its_call_openly(
+    store: Store, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, program, engine = await _killed_while_running(store, bus, hang)
+    await engine.write(program, "and so on", offset_bytes=100)
+    monkeypatch.setattr(effects, "DELTA_AGE_S", -1)
+    async with serving(store, bus) as manager, attached(manager.address, bus) as other:
+        failure = (await manager.client.ended(session, "b")).variable.failure
+        assert failure.type == "not_resumable"
+        assert other.programs == []
+
+
+def streamed(program: engine_pb2.RunProgram) -> str:
+    """What a program's output is to go on behind."""
+    (task,) = [op.generate for op in program.operations if op.HasField("generate")]
+    return task.streamed_text
 
 
 async def test_a_deadline_that_passed_meanwhile_is_kept(store: Store, bus: Bus) -> None:

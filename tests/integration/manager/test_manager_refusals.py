@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
 from tests.support.fake_engine import attached
 from tests.support.manager import Client, ManagerUnderTest, call, eventually, serving
 
-from parrot_manager.core.model import Call, Value, Variable
+from parrot_manager.core.events import CallsAccepted
+from parrot_manager.core.model import Session, SessionState
 from parrot_manager.store.base import Store
 from parrot_manager.store.memory import MemoryStore
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors, limits, rpc
 from parrot_runtime.errors import Fault, Kind
+from parrot_runtime.ids import SHARDS
 from parrot_runtime.values.bus import Bus
 
 pytestmark = pytest.mark.anyio
@@ -157,25 +159,17 @@ class Forgetful(MemoryStore):
         self.failing = True
         self.removed = 0
 
-    async def insert_calls(
-        self,
-        session_id: str,
-        calls: Sequence[Call],
-        variables: Sequence[Variable],
-        values: Sequence[Value],
-    ) -> None:
-        await super().insert_calls(session_id, calls, variables, values)
+    async def insert_calls(self, accepted: CallsAccepted, epoch: int) -> None:
+        await super().insert_calls(accepted, epoch)
         if self.failing:
             self.failing = False
             raise Fault(errors.UNAVAILABLE, "away", retry_after_ms=1000)
 
-    async def remove_calls(
-        self, session_id: str, calls: Sequence[Call], variables: Sequence[Variable]
-    ) -> None:
+    async def remove_calls(self, accepted: CallsAccepted, epoch: int) -> None:
         self.removed += 1
         if self.removed == 1:
             raise Fault(errors.UNAVAILABLE, "still away")
-        await super().remove_calls(session_id, calls, variables)
+        await super().remove_calls(accepted, epoch)
 
 
 async def test_a_batch_whose_storing_failed_is_taken_back_and_may_be_sent_again(bus: Bus) -> None:
@@ -193,20 +187,47 @@ async def test_a_batch_whose_storing_failed_is_taken_back_and_may_be_sent_again(
         assert store.removed == 2
 
 
+async def test_a_session_whose_storing_seemed_to_fail_is_there_for_the_second_try(bus: Bus) -> None:
+    class Doubtful(MemoryStore):
+        """Stores a session, and says once that it could not."""
+
+        failing = True
+
+        async def insert_session(self, session: Session, epoch: int) -> None:
+            await super().insert_session(session, epoch)
+            if self.failing:
+                self.failing = False
+                raise Fault(errors.UNAVAILABLE, "away", retry_after_ms=1000)
+
+    async with serving(Doubtful(), bus) as manager, attached(manager.address, bus):
+        with pytest.raises(Fault) as refused:
+            await manager.client.open(key="k")
+        assert refused.value.kind is errors.UNAVAILABLE
+        session = await manager.client.open(key="k")
+        await manager.client.submit(session, [call("one", [], ["a"])])
+        assert (await manager.client.ended(session, "a")).value == "text of a"
+    store = Doubtful()
+    async with serving(store, bus) as manager:
+        # Nobody tries again: it is stored all the same, and has its deadline.
+        with pytest.raises(Fault):
+            await manager.client.open(timeout_ms=100)
+
+        async def expired() -> bool:
+            ((session_id,),) = await store.find_live(range(SHARDS), 0)
+            record = await store.load_session("default", session_id)
+            return record is not None and record.session.state is SessionState.EXPIRED
+
+        await eventually(expired)
+
+
 async def test_a_client_that_goes_away_while_it_submits_changes_nothing(bus: Bus) -> None:
     class Slow(MemoryStore):
         """Is told when it may store."""
 
-        async def insert_calls(
-            self,
-            session_id: str,
-            calls: Sequence[Call],
-            variables: Sequence[Variable],
-            values: Sequence[Value],
-        ) -> None:
+        async def insert_calls(self, accepted: CallsAccepted, epoch: int) -> None:
             reached.set()
             await go_on.wait()
-            await super().insert_calls(session_id, calls, variables, values)
+            await super().insert_calls(accepted, epoch)
 
     reached, go_on = asyncio.Event(), asyncio.Event()
     async with serving(Slow(), bus) as manager, attached(manager.address, bus):

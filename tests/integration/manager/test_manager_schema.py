@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, text
 
 from parrot_manager.store import schema
-from parrot_manager.store.postgres import engine_of
+from parrot_manager.store.postgres import engine_of, opened
 from parrot_manager.store.tables import Base
 from parrot_runtime.errors import Fault
 
@@ -44,6 +44,51 @@ async def test_migrations_go_up_down_and_up_again(database_url: str) -> None:
     await schema.migrate(database_url, 10)
     assert await tables() == set(Base.metadata.tables)
     await schema.check(database_url, 10)
+
+
+async def test_rows_outlive_a_step_down_and_up_again(database_url: str) -> None:
+    async def run(*statements: str) -> list[tuple[object, ...]]:
+        engine = engine_of(database_url)
+        async with engine.begin() as connection:
+            for statement in statements[:-1]:
+                await connection.execute(text(statement))
+            found = [tuple(row) for row in await connection.execute(text(statements[-1]))]
+        await engine.dispose()
+        return found
+
+    await schema.migrate(database_url, 10, "0002")
+    # What code of before wrote.
+    await run(
+        "INSERT INTO sessions (id, tenant, label, state, created_ms, deadline_ms, ended_ms, trace) "
+        "VALUES ('s00-0000000000000001', 't', 'l', 1, 1, 2, 0, '{}')",
+        "INSERT INTO variables (session_id, id, name, state, producer_call_id, size_bytes, ready_ms, value) "
+        "VALUES ('s00-0000000000000001', 'a', 'n', 3, '', 1, 1, 'x')",
+        "SELECT 1",
+    )
+    await schema.migrate(database_url, 10)
+    async with opened(database_url, 5) as store:
+        (record,) = await store.load_live([0], 0)
+        assert (record.session.lazy, record.session.criteria, record.variables[0].value_digest) == (
+            False,
+            None,
+            b"",
+        )
+        assert await store.read_value(record.session.id, "a") == b"x"
+    await schema.migrate(database_url, 10, "0002")
+    assert await run("SELECT id, label FROM sessions") == [("s00-0000000000000001", "l")]
+    await schema.migrate(database_url, 10)
+    assert await run("SELECT value FROM variables") == [(b"x",)]
+
+
+async def test_a_schema_of_a_later_version_is_refused_and_left_alone(database_url: str) -> None:
+    await schema.migrate(database_url, 10)
+    engine = engine_of(database_url)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    await engine.dispose()
+    for refused in (schema.check(database_url, 10), schema.migrate(database_url, 10)):
+        with pytest.raises(Fault, match="has schema 9999, this version knows none later"):
+            await refused
 
 
 async def test_a_schema_that_is_not_there_is_refused_with_what_to_do(database_url: str) -> None:

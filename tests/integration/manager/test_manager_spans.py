@@ -54,11 +54,14 @@ async def test_a_call_is_one_span_with_its_phases_and_the_engines_hang_under_it(
             "parrot.session_id": session,
             "parrot.call_id": "c-1",
             "parrot.state": "done",
+            "parrot.objective": "latency",
             "gen_ai.usage.input_tokens": 7,
             "gen_ai.usage.output_tokens": 5,
             "gen_ai.request.model": "m",
         }
         assert wanted.items() <= dict(span.attributes).items()
+        assert str(span.attributes["parrot.placement"]).startswith("e-1: ")
+        assert int(str(span.attributes["parrot.dispatch_ms"])) < 5_000
         for phase in ("waiting_for_inputs", "queue", "commit"):
             (child,) = named(exporter, phase)
             assert child.parent is not None

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parrot_manager.core.admission import NewCall
 from parrot_manager.core.graph import Graph, check_inputs, check_outputs, topological_order
 from parrot_manager.core.model import Edge
+from parrot_manager.core.submissions import NewCall
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 

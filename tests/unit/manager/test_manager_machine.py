@@ -14,20 +14,19 @@ from parrot_manager.core.commands import (
     Dispatch,
     Forget,
     Persist,
-    Probe,
     PublishEnd,
     PublishValue,
 )
-from parrot_manager.core.machine import Machine
 from parrot_manager.core.model import (
-    Attempt,
-    AttemptState,
     CallState,
     Ref,
     SessionState,
+    Usage,
+    Value,
     VariableState,
 )
 from parrot_manager.core.state import Policy
+from parrot_manager.core.submissions import NewValue
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 
@@ -107,7 +106,7 @@ def test_a_call_that_joins_later_fails_with_an_input_that_has_failed(rig: Rig) -
     rig.submit([new("late", "c", "z")])
     failure = rig.call("c-3").failure
     assert failure is not None
-    assert (failure.cause_type, failure.cause_call_id) == ("engine_error", "c-1")
+    assert (failure.cause_type, failure.cause_call_id) == ("prompt_too_long", "c-1")
 
 
 def test_siblings_of_a_failed_call_go_on(rig: Rig) -> None:
@@ -216,18 +215,6 @@ def test_a_model_no_engine_serves_is_refused_when_engines_are_there(rig: Rig) ->
     assert "there are: m" in refused.value.message
 
 
-def test_an_engine_that_dies_is_probed_and_its_calls_fail_when_nothing_is_there(rig: Rig) -> None:
-    chain(rig, 2)
-    told = rig.tell(events.EngineLost("e-1", 1))
-    assert only(Probe, told) == [Probe(C1, TENANT, ("b",), restarted=False)]
-    assert rig.call("c-1").state is CallState.DISPATCHED
-    rig.tell(events.AttemptLost(C1))
-    failure = rig.call("c-1").failure
-    assert failure is not None
-    assert failure.type == "engine_lost"
-    assert rig.call("c-2").state is CallState.FAILED
-
-
 def test_the_loss_of_an_older_attachment_is_old_news(rig: Rig) -> None:
     rig.engine(epoch=2)
     rig.tell(events.EngineLost("e-1", 1))
@@ -248,25 +235,18 @@ def test_a_program_that_never_arrived_goes_to_another_engine(rig: Rig) -> None:
     rig.engine("e-2")
     told = rig.tell(events.AttemptUndelivered(C1))
     assert [(d.engine_id, d.call.attempt) for d in only(Dispatch, told)] == [("e-2", 2)]
-    rig.tell(events.AttemptLost(C1))
+    rig.lost(C1)
     assert rig.call("c-1").state is CallState.DISPATCHED
 
 
 def test_a_value_the_bus_lost_is_published_again_a_bounded_number_of_times(rig: Rig) -> None:
     chain(rig, 1)
     for attempt in (1, 2):
-        told = rig.failed(Ref(SESSION, "c-1", attempt), errors.VALUE_UNAVAILABLE)
-        (again,) = only(Dispatch, told)
+        ref = Ref(SESSION, "c-1", attempt)
+        rig.failed(ref, errors.VALUE_UNAVAILABLE)
+        (again,) = only(Dispatch, rig.lost(ref))
         assert [variable.id for variable, _ in again.republish] == ["a"]
     rig.failed(Ref(SESSION, "c-1", 3), errors.VALUE_UNAVAILABLE)
-    assert rig.call("c-1").state is CallState.FAILED
-
-
-def test_a_call_that_streamed_is_not_run_again(rig: Rig) -> None:
-    chain(rig, 1)
-    rig.tell(events.AttemptStreaming(C1, "b"))
-    assert rig.variable("b").state is VariableState.STREAMING
-    rig.failed(C1, errors.VALUE_UNAVAILABLE)
     assert rig.call("c-1").state is CallState.FAILED
 
 
@@ -281,10 +261,10 @@ def test_a_value_is_set_once_and_never_for_a_produced_variable(rig: Rig) -> None
     chain(rig, 1)
     state = rig.machine.state
     with pytest.raises(Fault) as refused:
-        admission.admit_value(state, TENANT, SESSION, admission.NewValue("a", "", b""), 0)
+        admission.admit_value(state, TENANT, SESSION, NewValue("a", "", b""), 0)
     assert refused.value.kind is errors.VARIABLE_ALREADY_SET
     with pytest.raises(Fault) as refused:
-        admission.admit_value(state, TENANT, SESSION, admission.NewValue("b", "", b""), 0)
+        admission.admit_value(state, TENANT, SESSION, NewValue("b", "", b""), 0)
     assert refused.value.kind is errors.DUPLICATE_PRODUCER
 
 
@@ -307,50 +287,15 @@ def test_nothing_is_dispatched_while_the_manager_drains(rig: Rig) -> None:
     assert only(Dispatch, rig.done(C1)) == []
 
 
-def restart(rig: Rig, *, streaming: bool = False, state: SessionState = SessionState.OPEN) -> Rig:
+def restart(rig: Rig, *, state: SessionState = SessionState.OPEN) -> Rig:
     """A new machine that takes up what a store would hold of the old one."""
     live = rig.machine.state.sessions[SESSION]
-    fresh = Rig(Machine(Policy()), rig.now_ms + 1_000)
-    variables = [
-        replace(v, state=VariableState.STREAMING) if streaming and v.id == "b" else replace(v, published_ms=0)
-        for v in live.variables.values()
-    ]
+    fresh = Rig(now_ms=rig.now_ms + 1_000)
+    variables = tuple(replace(variable, published_ms=0) for variable in live.variables.values())
     attempts = tuple(live.attempts.values())
     session = replace(live.session, state=state)
-    fresh.tell(events.SessionRestored(session, tuple(live.calls.values()), tuple(variables), attempts))
+    fresh.tell(events.SessionRestored(session, tuple(live.calls.values()), variables, attempts))
     return fresh
-
-
-def test_after_a_restart_a_running_attempt_is_looked_for_and_taken_if_it_is_done(rig: Rig) -> None:
-    chain(rig, 2)
-    fresh = restart(rig)
-    assert only(Probe, fresh.said) == [Probe(C1, TENANT, ("b",), restarted=True)]
-    fresh.engine()
-    told = fresh.done(C1)
-    assert [command.call.id for command in only(Dispatch, told)] == ["c-2"]
-
-
-def test_after_a_restart_a_lost_attempt_nobody_read_is_superseded(rig: Rig) -> None:
-    chain(rig, 1)
-    fresh = restart(rig)
-    fresh.engine("e-2")
-    told = fresh.tell(events.AttemptLost(C1, restarted=True))
-    (again,) = only(Dispatch, told)
-    assert (again.call.attempt, again.engine_id) == (2, "e-2")
-    assert [variable.id for variable, _ in again.republish] == ["a"]
-    ended = [a for a in only(Persist, told)[0].changes.attempts if a.ref == C1]
-    assert ended == [Attempt(C1, "e-1", AttemptState.SUPERSEDED, 1_000, fresh.now_ms)]
-    assert [command.ref for command in only(Cancel, told)] == [C1]
-
-
-@pytest.mark.parametrize("stored", [True, False])
-def test_after_a_restart_a_lost_attempt_that_streamed_is_interrupted(rig: Rig, stored: bool) -> None:
-    chain(rig, 1)
-    fresh = restart(rig, streaming=stored)
-    fresh.tell(events.AttemptLost(C1, restarted=True, streamed=not stored))
-    failure = fresh.call("c-1").failure
-    assert failure is not None
-    assert failure.type == "interrupted"
 
 
 def test_after_a_restart_a_session_that_was_closing_is_closed(rig: Rig) -> None:
@@ -379,3 +324,16 @@ def test_an_engine_that_still_runs_what_nobody_waits_for_is_told_to_stop(rig: Ri
     ghost = Ref(SESSION, "c-9", 1)
     told = rig.tell(events.EngineJoined(rig.machine.state.engines["e-1"].engine, (ghost,)))
     assert [command.ref for command in only(Cancel, told)] == [ghost]
+
+
+def test_the_fleet_learns_from_what_is_done_and_not_from_what_failed(rig: Rig) -> None:
+    rig.submit([new("f", "", f"v{n}") for n in range(40)])
+    for _ in range(20):
+        ref = next(iter(rig.machine.state.engines["e-1"].running))
+        rig.tell(events.SlotFreed("e-1", ref, Usage(7, 0, 9)))
+        rig.tell(events.AttemptDone(ref, tuple(Value(v, b"x") for v in rig.call(ref.call_id).output_ids)))
+    learned = only(Dispatch, rig.said)[-1].expected_output_tokens
+    assert learned == 9
+    for _ in range(20):
+        rig.failed(next(iter(rig.machine.state.engines["e-1"].running)))
+    assert only(Dispatch, rig.said)[-1].expected_output_tokens == learned

@@ -12,6 +12,7 @@ import pytest
 from parrot_manager.core.commands import Cancel, Changes, Effect, Persist, PublishValue
 from parrot_manager.core.model import Call, CallState, Ref, Value
 from parrot_manager.outbox import Outbox, merge
+from parrot_manager.store.base import refused
 from parrot_manager.store.memory import MemoryStore
 from parrot_manager.tasks import Tasks
 from parrot_runtime import errors
@@ -30,10 +31,13 @@ class Gated(MemoryStore):
         super().__init__()
         self.gate = asyncio.Event()
         self.outages = 0
+        self.taken = False
         self._log = log
 
-    async def commit(self, session_id: str, changes: Changes) -> None:
+    async def commit(self, session_id: str, changes: Changes, epoch: int) -> None:
         await self.gate.wait()
+        if self.taken:
+            raise refused(session_id)
         if self.outages:
             self.outages -= 1
             raise Fault(errors.UNAVAILABLE, "away")
@@ -48,10 +52,15 @@ class Bench:
     effect_gate: asyncio.Event = field(default_factory=asyncio.Event)
     store: Gated = field(init=False)
     outbox: Outbox = field(init=False)
+    lease: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.store = Gated(self.log)
         self.effect_gate.set()
+        self.lease.set()
+
+    async def allowed(self) -> None:
+        await self.lease.wait()
 
     async def perform(self, effect: Effect) -> None:
         await self.effect_gate.wait()
@@ -71,6 +80,9 @@ async def bench() -> AsyncIterator[Bench]:
             committed=lambda changes: None,
             cancel=lambda command: made.log.append(f"cancel {command.ref.call_id}"),
             perform=made.perform,
+            epoch=1,
+            allowed=made.allowed,
+            lost=lambda session_id, epoch: made.log.append(f"lost {session_id} of {epoch}"),
         )
         yield made
 
@@ -136,6 +148,57 @@ async def test_waiting_for_a_commit_ends() -> None:
             await made.outbox.settled(0.01)
         assert late.value.kind is errors.UNAVAILABLE
         made.store.gate.set()
+
+
+async def test_a_session_that_is_another_managers_is_left_alone() -> None:
+    async with bench() as made:
+        made.store.taken = True
+        made.outbox.put([persist(CALL), publish("a")])
+        settled = asyncio.create_task(made.outbox.settled(5))
+        made.store.gate.set()
+        with pytest.raises(Fault) as refused_:
+            await settled
+        assert refused_.value.kind is errors.WRONG_MANAGER
+        made.outbox.put([persist(CALL), publish("b"), Cancel(Ref(S, "c-1", 1), "e", "why")])
+        await made.outbox.quiet()
+        assert made.log == [f"lost {S} of 1"]
+
+
+async def test_a_refusal_that_comes_after_the_end_is_told_to_nobody() -> None:
+    async with bench() as made:
+        made.store.taken = True
+        made.outbox.put([persist(CALL)])
+        await asyncio.sleep(0)
+        made.outbox.close()
+        made.store.gate.set()
+        await made.outbox.quiet()
+        assert made.log == []
+
+
+async def test_what_was_stored_is_told_only_under_a_lease() -> None:
+    async with bench() as made:
+        made.lease.clear()
+        made.store.gate.set()
+        made.outbox.put([persist(CALL), publish("a")])
+        await made.outbox.settled(5)
+        made.outbox.put([persist(CALL), publish("b")])
+        await made.outbox.settled(5)
+        assert made.log == ["commit c-1=ACCEPTED"] * 2
+        made.lease.set()
+        await made.outbox.quiet()
+        assert made.log[2:] == ["publish a", "publish b"]
+
+
+async def test_a_lease_that_ends_for_good_ends_what_waits_for_it() -> None:
+    async with bench() as made:
+        made.lease.clear()
+        made.store.gate.set()
+        made.outbox.put([persist(CALL), publish("a")])
+        await made.outbox.settled(5)
+        made.outbox.close()
+        made.lease.set()
+        await made.outbox.quiet()
+        assert made.log == ["commit c-1=ACCEPTED"]
 
 
 def test_merged_changes_keep_the_newest_of_each_thing() -> None:

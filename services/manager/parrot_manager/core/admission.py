@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping, Sequence
 
-from parrot_manager.core.events import CallsAccepted, SessionClosing, SessionOpened
+from parrot_manager.core.blocks.checks import Needs, check_name, check_names, needs_of
+from parrot_manager.core.blocks.definitions import NewBlock
+from parrot_manager.core.blocks.model import Block
+from parrot_manager.core.criteria import Criteria, stricter
+from parrot_manager.core.endings import digest_of
+from parrot_manager.core.events import CallsAccepted, CallsCancelled, SessionClosing, SessionOpened, Wanted
 from parrot_manager.core.graph import check_inputs, check_outputs, topological_order
 from parrot_manager.core.model import (
+    Batch,
     Call,
-    Edge,
     Session,
     SessionState,
     Value,
     Variable,
     VariableState,
 )
-from parrot_manager.core.scheduler import ANY_MODEL
+from parrot_manager.core.numbering import number
+from parrot_manager.core.scheduling import ANY_MODEL
 from parrot_manager.core.state import LiveSession, Policy, State
+from parrot_manager.core.submissions import NewCall, NewValue
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
-
-
-@dataclass(frozen=True, slots=True)
-class NewCall:
-    """A call as it is submitted. `spec` is opaque here."""
-
-    name: str
-    model: str
-    inputs: tuple[Edge, ...]
-    outputs: tuple[Edge, ...]
-    spec: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class NewValue:
-    """A value a client gives to a variable that is new to the session."""
-
-    variable_id: str
-    name: str
-    data: bytes = field(repr=False)
 
 
 def find_session(state: State, tenant: str, session_id: str) -> LiveSession | None:
@@ -71,8 +57,15 @@ def admit_session(
     label: str,
     timeout_ms: int,
     trace: Iterable[tuple[str, str]] = (),
+    criteria: Criteria | None = None,
+    lazy: bool = False,
+    key: str = "",
+    digest: bytes = b"",
 ) -> SessionOpened:
     """A new session; `timeout_ms` 0 is the default.
+
+    Args:
+        key: the request's idempotency key, with the request's digest; empty: none.
 
     Raises:
         Fault: `invalid_request`, for a time-out that is out of range.
@@ -84,8 +77,51 @@ def admit_session(
             field="timeout_ms",
         )
     deadline_ms = now_ms + (timeout_ms or policy.default_timeout_ms)
-    return SessionOpened(
-        Session(session_id, tenant, label, SessionState.OPEN, now_ms, deadline_ms, trace=tuple(trace))
+    session = Session(
+        session_id,
+        tenant,
+        label,
+        SessionState.OPEN,
+        now_ms,
+        deadline_ms,
+        trace=tuple(trace),
+        criteria=criteria,
+        lazy=lazy,
+        idempotency_key=key,
+        body_digest=digest if key else b"",
+    )
+    return SessionOpened(session)
+
+
+def check_repeated(session: Session, digest: bytes) -> None:
+    """A session that was opened under an idempotency key is asked for again.
+
+    Raises:
+        Fault: `idempotency_conflict`, when it was opened by another request.
+    """
+    if session.body_digest != digest:
+        raise conflict(session.idempotency_key, "session")
+
+
+def find_batch(state: State, tenant: str, session_id: str, key: str, digest: bytes) -> Batch | None:
+    """The batch that was accepted under an idempotency key; None: none was, or there is no key.
+
+    Raises:
+        Fault: `idempotency_conflict`, when it was another batch.
+    """
+    live = find_session(state, tenant, session_id)
+    found = live.batches.get(key) if live is not None and key else None
+    if found is not None and found.digest != digest:
+        raise conflict(key, "batch")
+    return found
+
+
+def conflict(key: str, what: str) -> Fault:
+    """The refusal of an idempotency key that stands for something else."""
+    return Fault(
+        errors.IDEMPOTENCY_CONFLICT,
+        f"the idempotency key {key!r} was used for another {what}; use a key of its own for each",
+        field="idempotency_key",
     )
 
 
@@ -109,13 +145,13 @@ def admit_value(state: State, tenant: str, session_id: str, value: NewValue, now
     """
     live = _open_session(state, tenant, session_id)
     known = live.variables.get(value.variable_id)
-    if known is not None and known.producer_call_id:
+    producer = known.producer_call_id or known.producer_block_id if known is not None else ""
+    if producer:
         raise Fault(
             errors.DUPLICATE_PRODUCER,
-            f"variable {value.variable_id!r} is an output of call {known.producer_call_id}; "
-            "only that call gives it its value",
+            f"variable {value.variable_id!r} is an output of {producer}; only that gives it its value",
             session_id=session_id,
-            call_id=known.producer_call_id,
+            call_id=producer,
             variable_id=value.variable_id,
         )
     return CallsAccepted(session_id, (), *_set_variables(live, [value], now_ms))
@@ -129,27 +165,90 @@ def admit_calls(
     values: Sequence[NewValue],
     *,
     now_ms: int,
+    blocks: Sequence[NewBlock] = (),
+    wanted: Sequence[Wanted] = (),
+    key: str = "",
+    digest: bytes = b"",
 ) -> CallsAccepted:
-    """A batch of calls, all of them or none.
+    """A batch of calls and blocks, all of them or none.
+
+    Args:
+        wanted: outputs that will be read.
+        key: the batch's idempotency key, with the request's digest; empty: none.
 
     Raises:
-        Fault: `not_found`, `session_ended`, `variable_already_set`, `duplicate_producer`,
-            `unproduced_variable`, `cyclic_graph`, `unknown_model`.
+        Fault: `not_found`, `session_ended`, `queue_full`, `too_large`, `variable_already_set`,
+            `duplicate_producer`, `unproduced_variable`, `cyclic_graph`, `unknown_model`.
     """
     live = _open_session(state, tenant, session_id)
-    _check_models(state, calls)
+    full = state.fleet.refuse(tenant, len(calls))
+    if full is None:
+        full = live.refuse(len(calls))
+    if full is not None:
+        raise full
+    _check_models(state, [*calls, *(call for block in blocks for call in block.plan.body)])
     variables, kept = _set_variables(live, values, now_ms)
     valued = dict.fromkeys(value.variable_id for value in values)
-    producers = check_outputs(calls, valued, _sources(live, calls))
-    check_inputs(calls, live.variables, valued, producers)
-    order = topological_order(calls, producers)
-    accepted = _number(live, calls, order, now_ms)
-    made = tuple(
-        Variable(session_id, edge.variable_id, edge.name, producer_call_id=call.id)
-        for call in accepted
-        for edge in call.outputs
+    nodes = [*map(needs_of, calls), *map(needs_of, blocks)]
+    check_names(nodes)
+    producers = check_outputs(nodes, valued, _sources(live, nodes))
+    check_inputs(nodes, live.variables, valued, producers)
+    order = topological_order(nodes, producers)
+    accepted, unfolding = number(live, calls, blocks, order, now_ms)
+    _check_wanted(wanted, live.variables, valued, producers)
+    wishes = _wishes(wanted)
+    made = _made([*accepted, *unfolding], wishes)
+    ids = (*(call.id for call in accepted), *(block.id for block in unfolding))
+    batch = Batch(key, digest, ids) if key else None
+    return CallsAccepted(
+        session_id,
+        accepted,
+        made + variables,
+        kept,
+        batch=batch,
+        wanted=tuple(wanted),
+        blocks=unfolding,
     )
-    return CallsAccepted(session_id, accepted, made + variables, kept)
+
+
+def admit_cancel(
+    state: State, tenant: str, session_id: str, call_ids: Sequence[str], *, subtree: bool
+) -> CallsCancelled:
+    """The wish to cancel calls and blocks; those that have ended are passed over.
+
+    Raises:
+        Fault: `not_found`, for a session, call or block that is not there.
+    """
+    live = find_session(state, tenant, session_id)
+    if live is None:
+        raise session_not_found(session_id)
+    for call_id in call_ids:
+        if call_id not in live.calls and call_id not in live.blocks.all:
+            raise Fault(
+                errors.NOT_FOUND,
+                f"session {session_id} has no call {call_id!r}",
+                session_id=session_id,
+                call_id=call_id,
+            )
+    return CallsCancelled(session_id, tuple(dict.fromkeys(call_ids)), subtree)
+
+
+def _check_wanted(wanted: Sequence[Wanted], *known: Container[str]) -> None:
+    for place, wish in enumerate(wanted):
+        if not any(wish.variable_id in names for names in known):
+            raise Fault(
+                errors.UNPRODUCED_VARIABLE,
+                f"variable {wish.variable_id!r} is wanted, but no call produces it and nobody has set it",
+                field=f"wanted[{place}].variable_id",
+                variable_id=wish.variable_id,
+            )
+
+
+def _wishes(wanted: Sequence[Wanted]) -> dict[str, Criteria | None]:
+    found: dict[str, Criteria | None] = {}
+    for wish in wanted:
+        found[wish.variable_id] = stricter(found.get(wish.variable_id), wish.criteria)
+    return found
 
 
 def _open_session(state: State, tenant: str, session_id: str) -> LiveSession:
@@ -168,7 +267,7 @@ def _check_models(state: State, calls: Sequence[NewCall]) -> None:
             raise Fault(
                 errors.UNKNOWN_MODEL,
                 f"no engine serves the model {call.model!r}; there are: {', '.join(served)}",
-                field=f"calls[{place}].model",
+                field=f"{call.path or f'calls[{place}]'}.model",
             )
 
 
@@ -176,7 +275,8 @@ def _set_variables(
     live: LiveSession, values: Sequence[NewValue], now_ms: int
 ) -> tuple[tuple[Variable, ...], tuple[Value, ...]]:
     seen: set[str] = set()
-    for value in values:
+    for place, value in enumerate(values):
+        check_name(value.variable_id, f"values[{place}].variable_id")
         if value.variable_id in live.variables or value.variable_id in seen:
             raise Fault(
                 errors.VARIABLE_ALREADY_SET,
@@ -192,6 +292,7 @@ def _set_variables(
             value.name,
             VariableState.READY,
             size_bytes=len(value.data),
+            value_digest=digest_of(value.data),
             ready_ms=now_ms,
             published_ms=now_ms,
         )
@@ -200,33 +301,28 @@ def _set_variables(
     return variables, tuple(Value(value.variable_id, value.data) for value in values)
 
 
-def _sources(live: LiveSession, calls: Sequence[NewCall]) -> dict[str, str]:
-    """What gave the batch's outputs their value already, for those that have one."""
+def _sources(live: LiveSession, nodes: Sequence[Needs]) -> dict[str, str]:
+    """What gives the batch's outputs their value already, for those that are there."""
     taken: dict[str, str] = {}
-    for call in calls:
-        for edge in call.outputs:
+    for node in nodes:
+        for edge in node.outputs:
             known = live.variables.get(edge.variable_id)
             if known is not None:
-                producer = known.producer_call_id
-                taken[known.id] = f"call {producer}" if producer else "a client"
+                taken[known.id] = known.producer_call_id or known.producer_block_id or "a client"
     return taken
 
 
-def _number(live: LiveSession, calls: Sequence[NewCall], order: list[int], now_ms: int) -> tuple[Call, ...]:
-    first = live.next_number
-    rank = {place: position for position, place in enumerate(order)}
+def _made(nodes: Sequence[Call | Block], wishes: Mapping[str, Criteria | None]) -> tuple[Variable, ...]:
+    """What calls and blocks make, still to be made."""
     return tuple(
-        Call(
-            session_id=live.session.id,
-            id=f"c-{first + place}",
-            number=first + place,
-            order=first + rank[place],
-            name=call.name,
-            model=call.model,
-            inputs=call.inputs,
-            outputs=call.outputs,
-            spec=call.spec,
-            accepted_ms=now_ms,
+        Variable(
+            node.session_id,
+            edge.variable_id,
+            edge.name,
+            producer_call_id=node.id if isinstance(node, Call) else "",
+            producer_block_id=node.id if isinstance(node, Block) else "",
+            criteria=wishes.get(edge.variable_id),
         )
-        for place, call in enumerate(calls)
+        for node in nodes
+        for edge in node.outputs
     )

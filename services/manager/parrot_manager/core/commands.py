@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parrot_manager.core.blocks.model import Block
+from parrot_manager.core.blocks.questions import Question
 from parrot_manager.core.events import Timer
-from parrot_manager.core.model import Attempt, Call, Ref, Session, Value, Variable
+from parrot_manager.core.model import Attempt, Call, Ref, Session, Streamed, Value, Variable
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed in one session: the new snapshots, and the values that came with them."""
+    """What changed in one session: the new snapshots, and the values that came with them.
+
+    Attributes:
+        new_calls: calls that were not there before; like `new_variables`, they are added before the
+            rest is brought up to date, and may be among the rest too, further on.
+    """
 
     session: Session | None = None
     calls: tuple[Call, ...] = ()
     variables: tuple[Variable, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     values: tuple[Value, ...] = ()
+    new_calls: tuple[Call, ...] = ()
+    new_variables: tuple[Variable, ...] = ()
+    blocks: tuple[Block, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,13 @@ class Dispatch:
         inputs: its input variables, each once.
         republish: those of them whose value must be put on the bus again first, with the attempt
             that made it (of no call, when a client set it).
+        pending: inputs that are still being made, with about how many tokens each will have.
+        resume: outputs that go on behind what an earlier attempt streamed.
+        made: outputs whose value an earlier attempt made: they are filled, not generated.
+        shares: prefixes of the prompt that are to be shared contexts, shortest first.
+        priority: lower ones run first.
+        expected_output_tokens: of all outputs; 0: not known.
+        reason: why it goes to this engine; for people.
     """
 
     session: Session
@@ -43,11 +60,32 @@ class Dispatch:
     engine_epoch: int
     inputs: tuple[Variable, ...]
     republish: tuple[tuple[Variable, int], ...] = ()
+    pending: tuple[tuple[str, int], ...] = ()
+    resume: tuple[Streamed, ...] = ()
+    made: tuple[Variable, ...] = ()
+    shares: tuple[Share, ...] = ()
+    priority: int = 0
+    expected_output_tokens: int = 0
+    reason: str = ""
 
     @property
     def session_id(self) -> str:
         """The session it belongs to."""
         return self.session.id
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A prefix of a call's prompt that is kept as a shared context on the engine.
+
+    Attributes:
+        pieces: how many of the shape's pieces it holds.
+        steps_to_next_use: calls that come before the next use.
+    """
+
+    pieces: int
+    prefix_hash: str
+    steps_to_next_use: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +95,30 @@ class PublishValue:
     session_id: str
     tenant: str
     value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class PublishStored:
+    """Put a value that is in the store on the bus, where nobody may have heard of it yet."""
+
+    session_id: str
+    tenant: str
+    variable: Variable
+
+
+@dataclass(frozen=True, slots=True)
+class ReadValues:
+    """Answer questions about values, which are in the store; answered with `ValuesRead`.
+
+    Attributes:
+        owner_id: the block or call that asks.
+        ask: tells its questions apart.
+    """
+
+    session_id: str
+    owner_id: str
+    ask: int
+    questions: tuple[Question, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +133,21 @@ class PublishEnd:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Look whether all outputs of an attempt nobody will report on are on the bus.
+    """Look what the bus holds of an attempt nobody will report on.
 
-    Answered with `AttemptDone` or `AttemptLost`.
+    Answered with `AttemptDone` when it has all these outputs, otherwise with `AttemptLost`.
+
+    Attributes:
+        output_ids: those of its outputs that have no value yet.
+        fence: the engine may still write: the bus must refuse that before it is looked at.
     """
 
     ref: Ref
     tenant: str
+    engine_id: str
     output_ids: tuple[str, ...]
-    restarted: bool
+    restarted: bool = False
+    fence: bool = False
 
     @property
     def session_id(self) -> str:
@@ -102,6 +170,30 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeContexts:
+    """Tell an engine that nobody needs these shared contexts any more."""
+
+    engine_id: str
+    context_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectUses:
+    """Tell an engine in how many steps its shared contexts are used next; negative: nobody waits."""
+
+    engine_id: str
+    uses: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Ask an engine which of these attempts it still runs; its answer is `EngineAdopted`."""
+
+    engine_id: str
+    refs: tuple[Ref, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Arm:
     """Fire a timer at a time; arming again replaces."""
 
@@ -116,5 +208,7 @@ class Forget:
     session_id: str
 
 
-Effect = Dispatch | PublishValue | PublishEnd | Probe | Cancel
-Command = Persist | Effect | Arm | Forget
+Effect = Dispatch | PublishValue | PublishStored | ReadValues | PublishEnd | Probe | Cancel
+FleetCommand = FreeContexts | ExpectUses | Adopt
+"""Of no session; carried out at once."""
+Command = Persist | Effect | FleetCommand | Arm | Forget

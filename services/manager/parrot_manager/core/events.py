@@ -5,16 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from parrot_manager.core.blocks.model import Block
+from parrot_manager.core.blocks.questions import Answer
+from parrot_manager.core.criteria import Criteria
 from parrot_manager.core.model import (
     NO_TIMINGS,
     NO_USAGE,
     Attempt,
+    Batch,
     Call,
     Engine,
     Failure,
+    Load,
     Provenance,
     Ref,
     Session,
+    SharedContext,
+    Streamed,
     Timings,
     Usage,
     Value,
@@ -27,12 +34,15 @@ class TimerKind(Enum):
 
     SESSION_DEADLINE = "session_deadline"
     NO_ENGINE = "no_engine"
+    RETRY = "retry"
+    ADOPT = "adopt"
+    OBJECTIVES = "objectives"
     FORGET = "forget"
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer: `id` is the session's, or the model's for `NO_ENGINE`."""
+    """A timer: `id` is the session's, the model's for `NO_ENGINE`, `<session>/<call>` for `RETRY`."""
 
     kind: TimerKind
     id: str
@@ -53,6 +63,15 @@ class SessionRestored:
     calls: tuple[Call, ...]
     variables: tuple[Variable, ...]
     attempts: tuple[Attempt, ...]
+    batches: tuple[Batch, ...] = ()
+    blocks: tuple[Block, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReleased:
+    """The session's shard is another manager's now: it leaves memory as it is, and nothing is told."""
+
+    session_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +89,38 @@ class CallsAccepted:
     calls: tuple[Call, ...]
     variables: tuple[Variable, ...]
     values: tuple[Value, ...]
+    batch: Batch | None = None
+    wanted: tuple[Wanted, ...] = ()
+    blocks: tuple[Block, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A variable is read, or will be, and how; None: as the session says."""
+
+    variable_id: str
+    criteria: Criteria | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VariablesWanted:
+    """Somebody reads variables; nothing of it is stored yet."""
+
+    session_id: str
+    wanted: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallsCancelled:
+    """A client cancels calls, and what depends on them.
+
+    Attributes:
+        subtree: producers that nothing else needs go too.
+    """
+
+    session_id: str
+    call_ids: tuple[str, ...]
+    subtree: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +129,36 @@ class EngineJoined:
 
     engine: Engine
     claimed: tuple[Ref, ...] = ()
+    contexts: tuple[SharedContext, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReported:
+    """An engine said how loaded it is."""
+
+    engine_id: str
+    epoch: int
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class ContextsChanged:
+    """Shared contexts of an engine came, changed, or are gone."""
+
+    engine_id: str
+    epoch: int
+    contexts: tuple[SharedContext, ...]
+    gone: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAdopted:
+    """An engine answered which of a taken-over shard's attempts it still runs."""
+
+    engine_id: str
+    epoch: int
+    running: tuple[Ref, ...]
+    unknown: tuple[Ref, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +179,16 @@ class EngineLost:
 
 @dataclass(frozen=True, slots=True)
 class SlotFreed:
-    """An engine no longer runs an attempt, however that ended."""
+    """An engine no longer runs an attempt, however that ended.
+
+    Attributes:
+        usage: what it took, with `timings`, if it was done; None: it came to nothing.
+    """
 
     engine_id: str
     ref: Ref
+    usage: Usage | None = None
+    timings: Timings = NO_TIMINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +231,14 @@ class AttemptLost:
 
     Attributes:
         restarted: the manager lost sight of it, by starting anew; otherwise its engine is lost.
-        streamed: some of its text is on the bus, so that somebody may have read it.
+        streamed: what the bus holds of its outputs that have no final, where it holds anything.
+        values: of those of its outputs that have one.
     """
 
     ref: Ref
     restarted: bool = False
-    streamed: bool = False
+    streamed: tuple[Streamed, ...] = ()
+    values: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +246,16 @@ class AttemptUndelivered:
     """The engine was gone before the program reached it."""
 
     ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesRead:
+    """A `ReadValues` is answered, each question in its order."""
+
+    session_id: str
+    owner_id: str
+    ask: int
+    answers: tuple[Answer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +273,15 @@ class DrainStarted:
 Event = (
     SessionOpened
     | SessionRestored
+    | SessionReleased
     | SessionClosing
     | CallsAccepted
+    | VariablesWanted
+    | CallsCancelled
     | EngineJoined
+    | EngineReported
+    | ContextsChanged
+    | EngineAdopted
     | EngineDraining
     | EngineLost
     | SlotFreed
@@ -186,6 +291,7 @@ Event = (
     | AttemptFailed
     | AttemptLost
     | AttemptUndelivered
+    | ValuesRead
     | TimerFired
     | DrainStarted
 )

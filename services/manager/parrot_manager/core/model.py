@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Final
 
+from parrot_manager.core.conditions import Condition
+from parrot_manager.core.criteria import Criteria, Objective
+from parrot_manager.core.shapes import Shape
 from parrot_runtime.errors import KINDS, Kind, clip
 
 
@@ -181,6 +184,10 @@ class Session:
 
     Attributes:
         trace: W3C headers of the request that opened it.
+        criteria: for outputs whose reader says nothing else; None: latency.
+        lazy: calls run only when somebody reads what they lead to.
+        idempotency_key: the key it was opened with; empty: none.
+        body_digest: of the request that opened it, when it had a key.
     """
 
     id: str
@@ -191,6 +198,10 @@ class Session:
     deadline_ms: int
     ended_ms: int = 0
     trace: tuple[tuple[str, str], ...] = ()
+    criteria: Criteria | None = None
+    lazy: bool = False
+    idempotency_key: str = ""
+    body_digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +215,12 @@ class Call:
         attempt: the number of its last attempt; 0: none yet.
         provenance: of the attempt that is done, as are `usage` and `timings`.
         value_retries: attempts that were spent because an input's value was not on the bus.
+        shape: the prompt's pieces, derived from the spec; empty when that is.
+        when: what must hold for it to run, derived from the spec too.
+        objective: deduced; never stored.
+        losses: attempts that were lost with their engines or failed in a way that may pass.
+        placement: why its last attempt went where it went; for people.
+        block_id: the block it is an instance of; empty: none.
     """
 
     session_id: str
@@ -227,6 +244,12 @@ class Call:
     dispatched_ms: int = 0
     ended_ms: int = 0
     value_retries: int = 0
+    shape: Shape = field(default=(), compare=False, repr=False)
+    when: Condition | None = field(default=None, compare=False)
+    objective: Objective | None = field(default=None, compare=False)
+    losses: int = 0
+    placement: str = ""
+    block_id: str = ""
 
     @property
     def ref(self) -> Ref:
@@ -237,6 +260,12 @@ class Call:
     def input_ids(self) -> tuple[str, ...]:
         """Its input variables, each once."""
         return tuple(dict.fromkeys(edge.variable_id for edge in self.inputs))
+
+    @property
+    def needed_ids(self) -> tuple[str, ...]:
+        """The variables it waits for: its inputs, and what its condition is about, each once."""
+        asked = (self.when.variable_id,) if self.when is not None else ()
+        return tuple(dict.fromkeys([*self.input_ids, *asked]))
 
     @property
     def output_ids(self) -> tuple[str, ...]:
@@ -251,6 +280,9 @@ class Variable:
     Attributes:
         producer_call_id: empty when a client sets it.
         published_ms: when its value was last put on the bus, as far as is known.
+        criteria: what its readers want of it; None: nobody said.
+        value_digest: of its value, when it is ready.
+        producer_block_id: the block that makes it; empty: none.
     """
 
     session_id: str
@@ -262,6 +294,9 @@ class Variable:
     failure: Failure | None = None
     ready_ms: int = 0
     published_ms: int = 0
+    criteria: Criteria | None = None
+    value_digest: bytes = b""
+    producer_block_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +309,54 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try of a call on one engine."""
+    """One try of a call on one engine. `reason`: why it went there; for people."""
 
     ref: Ref
     engine_id: str
     state: AttemptState
     started_ms: int
     ended_ms: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of calls that was accepted under an idempotency key."""
+
+    key: str
+    digest: bytes
+    call_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """What the bus holds of an output that no final ends: UTF-8 from its start."""
+
+    variable_id: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine last said of itself; fields are those of `engine.v1.Heartbeat`."""
+
+    running: int = 0
+    waiting: int = 0
+    paused: int = 0
+    kv_used_fraction: float = 0.0
+    held_tokens: int = 0
+    free_tokens: int = 0
+    step_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedContext:
+    """A context that outlives its program, on one engine."""
+
+    context_id: str
+    prefix_hash: str
+    tokens: int
+    in_kv: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,4 +379,7 @@ class Engine:
     dtype: str = ""
     attention: str = ""
     parrot_version: str = ""
+    kv_tokens: int = 0
+    block_tokens: int = 0
+    tensor_parallel: int = 1
     state: EngineState = EngineState.READY

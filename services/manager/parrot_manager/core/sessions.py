@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parrot_manager.core.commands import Probe, PublishValue
-from parrot_manager.core.endings import end_all, fail, upstream_failure
-from parrot_manager.core.events import (
-    CallsAccepted,
-    SessionClosing,
-    SessionOpened,
-    SessionRestored,
-    TimerKind,
-)
-from parrot_manager.core.model import (
-    Attempt,
-    AttemptState,
-    Call,
-    CallState,
-    Failure,
-    Session,
-    SessionState,
-    Variable,
-    VariableState,
-)
+from parrot_manager.core.blocks.advance import join_blocks
+from parrot_manager.core.commands import PublishValue
+from parrot_manager.core.endings import end_all
+from parrot_manager.core.events import CallsAccepted, SessionClosing, SessionOpened, TimerKind
+from parrot_manager.core.joining import join, want
+from parrot_manager.core.model import CallState, Failure, Session, SessionState
 from parrot_manager.core.state import LiveSession
 from parrot_manager.core.turn import Turn
 from parrot_runtime import errors
@@ -32,13 +18,16 @@ from parrot_runtime import errors
 def on_opened(turn: Turn, event: SessionOpened) -> None:
     """A session begins; its deadline is armed."""
     session = event.session
-    turn.state.sessions[session.id] = LiveSession(session)
-    turn.arm(TimerKind.SESSION_DEADLINE, session.id, session.deadline_ms)
+    if session.id not in turn.state.sessions:
+        turn.state.sessions[session.id] = LiveSession(session)
+        turn.arm(TimerKind.SESSION_DEADLINE, session.id, session.deadline_ms)
 
 
 def on_accepted(turn: Turn, event: CallsAccepted) -> None:
     """A batch joins its session, which may have ended while the batch was being stored."""
     live = turn.state.sessions[event.session_id]
+    if event.batch is not None:
+        live.batches[event.batch.key] = event.batch
     for variable in event.variables:
         live.put_variable(variable)
     for value in event.values:
@@ -46,17 +35,18 @@ def on_accepted(turn: Turn, event: CallsAccepted) -> None:
     for call in event.calls:
         live.graph.add(call.id, call)
         live.put_call(call)
-    for call in event.calls:
-        _join(turn, live, live.calls[call.id])
+    join(turn, live, event.calls)
+    join_blocks(turn, live, event.blocks)
+    want(turn, live, event.wanted)
     if live.session.state.ended:
-        _end_late(turn, live)
+        end_late(turn, live)
 
 
 def on_closing(turn: Turn, event: SessionClosing) -> None:
     """A client ends its session: what has not finished is cancelled."""
     live = turn.state.sessions[event.session_id]
     if not live.session.state.ended:
-        _close(turn, live)
+        close(turn, live)
 
 
 def expire(turn: Turn, session_id: str) -> None:
@@ -78,86 +68,29 @@ def forget(turn: Turn, session_id: str) -> None:
         turn.forget(session_id)
 
 
-def on_restored(turn: Turn, event: SessionRestored) -> None:
-    """A session comes back from the store. Ends that may not have reached the bus are told again."""
-    live = LiveSession(event.session)
-    turn.state.sessions[event.session.id] = live
-    for variable in event.variables:
-        live.put_variable(replace(variable, published_ms=_last_published(variable)))
-    for call in event.calls:
-        live.graph.add(call.id, call)
-        live.put_call(call)
-    _resume_attempts(turn, live, event.attempts)
-    for call_id in list(live.unfinished):
-        if call_id not in live.attempts:
-            _join(turn, live, live.calls[call_id])
-    for variable in event.variables:
-        if variable.state in {VariableState.FAILED, VariableState.CANCELLED}:
-            turn.publish_end(live, variable)
-    _resume_session(turn, live)
-
-
-def _join(turn: Turn, live: LiveSession, call: Call) -> None:
-    """Lets an unfinished call wait, queues it, or fails it with an input that has failed."""
-    if live.calls[call.id].state.ended:
-        return
-    inputs = [live.variables[name] for name in call.input_ids]
-    failed = [variable for variable in inputs if variable.state > VariableState.READY]
-    missing = sum(not variable.state.ended for variable in inputs)
-    if failed:
-        fail(turn, live, call, replace(upstream_failure(failed[0]), call_id=call.id))
-    elif missing:
-        live.missing[call.id] = missing
-        live.put_call(replace(call, state=CallState.WAITING))
-    else:
-        turn.queue(live, call)
-
-
-def _last_published(variable: Variable) -> int:
-    """What a client set may not have reached the bus; what an engine made has."""
-    return variable.ready_ms if variable.producer_call_id else 0
-
-
-def _resume_attempts(turn: Turn, live: LiveSession, attempts: tuple[Attempt, ...]) -> None:
-    for attempt in attempts:
-        call = live.calls[attempt.ref.call_id]
-        if attempt.state is AttemptState.RUNNING and not call.state.ended:
-            live.attempts[call.id] = attempt
-            turn.do(Probe(attempt.ref, live.session.tenant, call.output_ids, restarted=True))
-
-
-def _resume_session(turn: Turn, live: LiveSession) -> None:
-    session = live.session
-    if session.state is SessionState.CLOSING:
-        _close(turn, live)
-    elif session.state is SessionState.OPEN:
-        turn.arm(TimerKind.SESSION_DEADLINE, session.id, session.deadline_ms)
-    else:
-        _end_late(turn, live)
-        _retain(turn, session)
-
-
-def _close(turn: Turn, live: LiveSession) -> None:
+def close(turn: Turn, live: LiveSession) -> None:
+    """Ends a session as a client wants it."""
     unfinished = bool(live.unfinished or live.open_variables)
     _end_cancelled(turn, live)
     _end(turn, live, SessionState.CANCELLED if unfinished else SessionState.CLOSED)
 
 
-def _end(turn: Turn, live: LiveSession, state: SessionState) -> None:
-    turn.save_session(replace(live.session, state=state, ended_ms=turn.now_ms))
-    _retain(turn, live.session)
-
-
-def _retain(turn: Turn, session: Session) -> None:
-    turn.arm(TimerKind.FORGET, session.id, turn.now_ms + turn.policy.retain_ms)
-
-
-def _end_late(turn: Turn, live: LiveSession) -> None:
+def end_late(turn: Turn, live: LiveSession) -> None:
     """Ends what an ended session still holds unfinished, the way the rest of it ended."""
     if live.session.state is SessionState.EXPIRED:
         _end_expired(turn, live)
     else:
         _end_cancelled(turn, live)
+
+
+def retain(turn: Turn, session: Session) -> None:
+    """Keeps an ended session in memory for a while."""
+    turn.arm(TimerKind.FORGET, session.id, turn.now_ms + turn.policy.retain_ms)
+
+
+def _end(turn: Turn, live: LiveSession, state: SessionState) -> None:
+    turn.save_session(replace(live.session, state=state, ended_ms=turn.now_ms))
+    retain(turn, live.session)
 
 
 def _end_cancelled(turn: Turn, live: LiveSession) -> None:

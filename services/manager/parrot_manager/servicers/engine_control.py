@@ -8,9 +8,9 @@ from typing import Any, Final
 import structlog
 from grpc import aio
 
-from parrot_manager.convert import from_ref
+from parrot_manager.convert import from_context, from_ref
 from parrot_manager.core.events import EngineJoined, EngineLost
-from parrot_manager.core.model import Engine
+from parrot_manager.core.model import Engine, Ref
 from parrot_manager.links import EngineLink
 from parrot_manager.reports import Reports
 from parrot_manager.shell import Shell
@@ -39,45 +39,63 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
     ) -> None:
         """Registers an engine and stays with it."""
         try:
-            link, registration = await self._register(context)
+            registration = await _registration(context)
+            link = EngineLink(self._engine_of(registration), registration.instance_id)
         except Fault as fault:
             await rpc.abort(context, fault)
-        claimed = tuple(from_ref(ref) for ref in registration.attempts)
+        self._supersede(link)
         self._shell.links.add(link)
-        self._shell.apply(EngineJoined(link.engine, claimed))
-        log.info("engine attached", engine_id=link.engine.id, model=link.engine.model)
         try:
+            await self._join(link, registration)
             await self._stay(link, context)
+        except Fault as fault:
+            link.refusal = fault
         finally:
             self._lose(link)
         if link.refusal is not None:
             await rpc.abort(context, link.refusal)
 
-    async def _register(self, context: Context) -> tuple[EngineLink, engine_pb2.Registration]:
-        try:
-            first = await asyncio.wait_for(context.read(), REGISTER_S)
-        except TimeoutError:
-            first = _EOF
-        if first is _EOF or first.WhichOneof("event") != "registration":
-            raise Fault(errors.INVALID_REQUEST, "an engine's first event is its registration")
-        engine = self._engine_of(first.registration)
-        before = self._shell.links.get(engine.id)
-        if before is not None:
-            log.warning("engine attached anew; its older stream is given up", engine_id=engine.id)
-            # An engine that attached anew listens here no more. Another one would attach again, and so
-            # would the first: both would lose their calls for ever.
-            before.refusal = Fault(
-                errors.INVALID_REQUEST,
-                f"another engine attached with the id {engine.id}; give each its own --engine-id",
-                field="engine_id",
-            )
-            before.closed.set()
-            self._lose(before)
-        link = EngineLink(engine)
-        interval_ms = round(self._shell.settings.heartbeat_s * 1000)
-        registered = engine_pb2.Registered(heartbeat_interval_ms=interval_ms)
-        link.send(engine_pb2.AttachResponse(registered=registered))
-        return link, first.registration
+    def _supersede(self, link: EngineLink) -> None:
+        """Ends the older stream of an engine that attached anew."""
+        engine_id = link.engine.id
+        before = self._shell.links.latest(engine_id)
+        if before is None:
+            return
+        before.closed.set()
+        if link.instance_id and link.instance_id == before.instance_id:
+            link.succeeds = before if before.joined else before.succeeds
+            return
+        log.warning("engine attached anew; its older stream is given up", engine_id=engine_id)
+        # An engine that attached anew listens here no more. Another one would attach again, and so
+        # would the first: both would lose their calls for ever.
+        before.refusal = Fault(
+            errors.INVALID_REQUEST,
+            f"another engine attached with the id {engine_id}; give each its own --engine-id",
+            field="engine_id",
+        )
+        self._lose(before)
+
+    async def _join(self, link: EngineLink, registration: engine_pb2.Registration) -> None:
+        """Tells the engine that it is registered, and the machine that it is there."""
+        epochs = await self._shell.fences.epochs(link.engine.id)
+        if not self._shell.links.has(link):
+            return
+        link.joined = True
+        link.send(self._shell.registered(epochs))
+        claimed = tuple(filter(self._may_judge, map(from_ref, registration.attempts)))
+        contexts = tuple(map(from_context, registration.contexts))
+        self._shell.apply(EngineJoined(link.engine, claimed, contexts))
+        log.info("engine attached", engine_id=link.engine.id, model=link.engine.model)
+
+    def _may_judge(self, ref: Ref) -> bool:
+        """Whether it is known here if anybody waits for an attempt.
+
+        That is not so while a shard is being taken over: its sessions ask for their attempts when they
+        come to memory.
+        """
+        return ref.session_id in self._shell.machine.state.sessions or self._shell.shards.serves(
+            ref.session_id
+        )
 
     def _engine_of(self, registration: engine_pb2.Registration) -> Engine:
         if not is_id(registration.engine_id):
@@ -97,6 +115,9 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
             dtype=registration.dtype,
             attention=registration.attention,
             parrot_version=registration.parrot_version,
+            kv_tokens=registration.kv_tokens,
+            block_tokens=registration.block_tokens,
+            tensor_parallel=registration.tensor_parallel or 1,
         )
 
     async def _stay(self, link: EngineLink, context: Context) -> None:
@@ -127,15 +148,32 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
                 return
             if message is _EOF:
                 return
-            self._reports.take(link, message)
+            if message.HasField("fenced"):
+                tell = self._shell.fences.tell(link, message.fenced.shards)
+                self._shell.tasks.spawn(tell, f"epochs of {link.engine.id}")
+            else:
+                self._reports.take(link, message)
 
     def _lose(self, link: EngineLink) -> None:
-        self._shell.links.remove(link)
-        if self._shell.stopping:
-            # What still runs is the next start's to find.
+        """A stream is over: the engine is lost, unless a later stream has taken its place."""
+        lost = link if link.joined else link.succeeds
+        if not self._shell.links.remove(link) or lost is None or self._shell.stopping:
+            # When this manager stops, what still runs is the next one's to find.
             return
-        self._shell.apply(EngineLost(link.engine.id, link.engine.epoch))
-        log.info("engine detached", engine_id=link.engine.id)
+        self._shell.fences.lost(lost.engine.id)
+        self._shell.apply(EngineLost(lost.engine.id, lost.engine.epoch))
+        log.info("engine detached", engine_id=lost.engine.id)
+
+
+async def _registration(context: Context) -> engine_pb2.Registration:
+    try:
+        first = await asyncio.wait_for(context.read(), REGISTER_S)
+    except TimeoutError:
+        first = _EOF
+    if first is _EOF or first.WhichOneof("event") != "registration":
+        raise Fault(errors.INVALID_REQUEST, "an engine's first event is its registration")
+    registration: engine_pb2.Registration = first.registration
+    return registration
 
 
 async def _send(link: EngineLink, context: Context) -> None:

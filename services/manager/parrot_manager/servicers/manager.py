@@ -33,8 +33,15 @@ class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
         """Opens a session."""
         if not is_id(request.tenant):
             raise Fault(errors.INVALID_REQUEST, "tenant is no id", field="tenant")
-        label = check_name(request.label, "label")
-        session = await self._intake.open_session(request.tenant, label, request.timeout_ms)
+        session = await self._intake.open_session(
+            request.tenant,
+            check_name(request.label, "label"),
+            request.timeout_ms,
+            criteria=requests.parse_criteria(request.criteria, "criteria"),
+            lazy=request.lazy,
+            key=check_name(request.idempotency_key, "idempotency_key"),
+            digest=requests.digest_of(request),
+        )
         return pb.CreateSessionResponse(session=convert.to_session(session))
 
     async def GetSession(  # noqa: N802
@@ -54,11 +61,30 @@ class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
         self, request: pb.SubmitCallsRequest, context: Context
     ) -> pb.SubmitCallsResponse:
         """Takes a batch of calls in."""
-        calls = await requests.parsed_calls(request.calls)
-        values = requests.parse_values(request.values)
-        return pb.SubmitCallsResponse(
-            call_ids=await self._intake.submit(request.tenant, request.session_id, calls, values)
+        submitted = await requests.parsed(request)
+        ids = await self._intake.submit(
+            request.tenant,
+            request.session_id,
+            submitted.calls,
+            submitted.values,
+            submitted.blocks,
+            wanted=requests.parse_wanted(request.wanted),
+            key=check_name(request.idempotency_key, "idempotency_key"),
+            digest=requests.digest_of(request),
         )
+        return pb.SubmitCallsResponse(
+            call_ids=[name for name in ids if name.startswith("c-")],
+            block_ids=[name for name in ids if name.startswith("b-")],
+        )
+
+    async def CancelCalls(  # noqa: N802
+        self, request: pb.CancelCallsRequest, context: Context
+    ) -> pb.CancelCallsResponse:
+        """Cancels calls, and what depends on them."""
+        cancelled = await self._intake.cancel(
+            request.tenant, request.session_id, request.call_ids, subtree=request.subtree
+        )
+        return pb.CancelCallsResponse(call_ids=cancelled)
 
     async def SetVariable(  # noqa: N802
         self, request: pb.SetVariableRequest, context: Context
@@ -73,6 +99,7 @@ class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
     ) -> pb.GetVariableResponse:
         """A variable at its end, or as it is when the time to wait is over."""
         wanted = request.tenant, request.session_id, request.variable_id
+        self._intake.want(*wanted, requests.parse_criteria(request.criteria, "criteria"))
         if request.wait_ms:
             await self._views.wait(*wanted, timeout_s=min(request.wait_ms / 1e3, LONGEST_WAIT_S))
         return await self._views.variable(*wanted, with_value=request.with_value)
@@ -88,3 +115,9 @@ class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
     ) -> pb.ListEnginesResponse:
         """The engines that are attached."""
         return self._views.engines()
+
+    async def ListManagers(  # noqa: N802
+        self, request: pb.ListManagersRequest, context: Context
+    ) -> pb.ListManagersResponse:
+        """The managers that live."""
+        return self._views.managers()

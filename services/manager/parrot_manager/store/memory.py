@@ -2,103 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Collection, Sequence
 
 from parrot_manager.core.commands import Changes
-from parrot_manager.core.model import Attempt, Call, Ref, Session, Value, Variable
-from parrot_manager.store.base import SessionRecord, Store
-
-
-@dataclass(slots=True)
-class _Kept:
-    session: Session
-    calls: dict[int, Call] = field(default_factory=dict)
-    variables: dict[str, Variable] = field(default_factory=dict)
-    attempts: dict[Ref, Attempt] = field(default_factory=dict)
-    values: dict[str, bytes] = field(default_factory=dict)
-    purged: bool = False
-
-    @property
-    def unfinished(self) -> bool:
-        return any(not call.state.ended for call in self.calls.values())
-
-    def record(self, *, live: bool) -> SessionRecord:
-        return SessionRecord(
-            self.session,
-            tuple(
-                call if live and not call.state.ended else replace(call, spec=b"")
-                for _, call in sorted(self.calls.items())
-            ),
-            tuple(variable for _, variable in sorted(self.variables.items())),
-            tuple(a for a in self.attempts.values() if not a.ended_ms) if live else (),
-        )
+from parrot_manager.core.events import CallsAccepted
+from parrot_manager.core.model import Session
+from parrot_manager.store.base import SessionRecord, Store, refused
+from parrot_manager.store.kept import KeptSession
+from parrot_manager.store.leases import Leases
+from parrot_manager.store.memory_leases import MemoryLeases
+from parrot_runtime.ids import shard_of
 
 
 class MemoryStore(Store):
     """Keeps everything in dictionaries; writes are atomic because nothing awaits."""
 
-    def __init__(self) -> None:
-        self._sessions: dict[str, _Kept] = {}
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sessions: dict[str, KeptSession] = {}
+        self._leases = MemoryLeases(clock)
 
-    async def insert_session(self, session: Session) -> None:
-        self._sessions.setdefault(session.id, _Kept(session))
+    @property
+    def leases(self) -> Leases:
+        return self._leases
 
-    async def insert_calls(
-        self,
-        session_id: str,
-        calls: Sequence[Call],
-        variables: Sequence[Variable],
-        values: Sequence[Value],
-    ) -> None:
-        kept = self._sessions[session_id]
-        data = {value.variable_id: value.data for value in values}
-        for call in calls:
-            kept.calls.setdefault(call.number, _bare(call))
-        for variable in variables:
-            if variable.id not in kept.variables:
-                kept.variables[variable.id] = replace(variable, published_ms=0)
-                if variable.id in data:
-                    kept.values[variable.id] = data[variable.id]
+    async def insert_session(self, session: Session, epoch: int) -> None:
+        self._check(session.id, epoch)
+        self._sessions.setdefault(session.id, KeptSession(session))
 
-    async def remove_calls(
-        self, session_id: str, calls: Sequence[Call], variables: Sequence[Variable]
-    ) -> None:
-        kept = self._sessions[session_id]
-        for call in calls:
-            kept.calls.pop(call.number, None)
-        for variable in variables:
-            kept.variables.pop(variable.id, None)
-            kept.values.pop(variable.id, None)
+    async def insert_calls(self, accepted: CallsAccepted, epoch: int) -> None:
+        self._check(accepted.session_id, epoch)
+        self._sessions[accepted.session_id].add(accepted)
 
-    async def commit(self, session_id: str, changes: Changes) -> None:
-        kept = self._sessions[session_id]
-        data = {value.variable_id: value.data for value in changes.values}
-        if changes.session is not None and not kept.session.ended_ms:
-            kept.session = replace(
-                kept.session, state=changes.session.state, ended_ms=changes.session.ended_ms
-            )
-        for call in changes.calls:
-            before = kept.calls.get(call.number)
-            if before is not None and not before.state.ended:
-                kept.calls[call.number] = replace(_bare(call), spec=before.spec)
-        for variable in changes.variables:
-            known = kept.variables.get(variable.id)
-            if known is not None and not known.state.ended:
-                kept.variables[variable.id] = replace(variable, published_ms=0)
-                if variable.id in data:
-                    kept.values[variable.id] = data[variable.id]
-        for attempt in changes.attempts:
-            kept.attempts[attempt.ref] = attempt
+    async def remove_calls(self, accepted: CallsAccepted, epoch: int) -> None:
+        self._check(accepted.session_id, epoch)
+        self._sessions[accepted.session_id].remove(accepted)
 
-    async def load_live(self, ended_after_ms: int) -> list[SessionRecord]:
+    async def commit(self, session_id: str, changes: Changes, epoch: int) -> None:
+        self._check(session_id, epoch)
+        self._sessions[session_id].change(changes)
+
+    async def find_live(self, shards: Collection[int], ended_after_ms: int) -> list[list[str]]:
         wanted = [
-            kept
+            kept.session
             for kept in self._sessions.values()
-            if not kept.session.ended_ms or kept.session.ended_ms > ended_after_ms or kept.unfinished
+            if shard_of(kept.session.id) in shards and kept.is_live(ended_after_ms)
         ]
-        wanted.sort(key=lambda kept: (kept.session.created_ms, kept.session.id))
-        return [kept.record(live=True) for kept in wanted]
+        wanted.sort(key=lambda session: (session.created_ms, session.id))
+        return [[session.id] for session in wanted]
+
+    async def load(self, session_ids: Sequence[str]) -> list[SessionRecord]:
+        return [self._sessions[session_id].record(live=True) for session_id in session_ids]
 
     async def load_session(self, tenant: str, session_id: str) -> SessionRecord | None:
         kept = self._sessions.get(session_id)
@@ -108,20 +62,41 @@ class MemoryStore(Store):
         kept = self._sessions.get(session_id)
         return kept.values.get(variable_id) if kept is not None else None
 
-    async def unpurged(self, ended_before_ms: int, limit: int) -> list[tuple[str, str]]:
-        ended = [
-            kept.session
-            for kept in self._sessions.values()
-            if 0 < kept.session.ended_ms < ended_before_ms and not kept.purged
-        ]
-        ended.sort(key=lambda session: session.ended_ms)
-        return [(session.tenant, session.id) for session in ended[:limit]]
+    async def read_values(self, session_id: str, variable_ids: Sequence[str]) -> dict[str, bytes]:
+        kept = self._sessions.get(session_id)
+        values = kept.values if kept is not None else {}
+        return {name: values[name] for name in variable_ids if name in values}
 
-    async def mark_purged(self, session_ids: Sequence[str]) -> None:
+    async def unpurged(self, shard: int, ended_before_ms: int, limit: int) -> list[tuple[str, str]]:
+        found = self._ended(shard, ended_before_ms, purged=False)[:limit]
+        return [(session.tenant, session.id) for session in found]
+
+    async def mark_purged(self, shard: int, session_ids: Sequence[str], epoch: int) -> None:
+        self._check_shard(shard, epoch)
         for session_id in session_ids:
             self._sessions[session_id].purged = True
 
+    async def delete_ended(self, shard: int, ended_before_ms: int, limit: int, epoch: int) -> int:
+        self._check_shard(shard, epoch)
+        found = self._ended(shard, ended_before_ms, purged=True)[:limit]
+        for session in found:
+            del self._sessions[session.id]
+        return len(found)
 
-def _bare(call: Call) -> Call:
-    """What a database would give back: the rest is derived or of no use after a restart."""
-    return replace(call, value_retries=0)
+    def _ended(self, shard: int, before_ms: int, *, purged: bool) -> list[Session]:
+        ended = [
+            kept.session
+            for kept in self._sessions.values()
+            if shard_of(kept.session.id) == shard
+            and 0 < kept.session.ended_ms < before_ms
+            and kept.purged == purged
+        ]
+        return sorted(ended, key=lambda session: session.ended_ms)
+
+    def _check(self, session_id: str, epoch: int) -> None:
+        if self._leases.epoch_of(shard_of(session_id)) != epoch:
+            raise refused(session_id)
+
+    def _check_shard(self, shard: int, epoch: int) -> None:
+        if self._leases.epoch_of(shard) != epoch:
+            raise refused()

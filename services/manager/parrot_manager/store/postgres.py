@@ -1,228 +1,180 @@
 """The store in Postgres, through SQLAlchemy and asyncpg.
 
-Rows are locked in one order (sessions, calls, variables, attempts; each by key). Guards keep what
-has ended as it is, at any isolation level, so that a write can be repeated.
+Rows are locked in one order (shard, session, then as in `steps`; each by key). Guards keep what has
+ended as it is, so that a write can be repeated. Transactions say their isolation level themselves: read
+committed is all they need, whatever the database's default.
+
+A writer shares the lock on its shard's row, which a claim has to wait for. So that one that stops in
+the middle (a paused process, a cable pulled) can't keep the shard, the server ends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from sqlalchemy import Executable, Select
+from sqlalchemy import Row, Select
 from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from parrot_manager.core.commands import Changes
-from parrot_manager.core.model import Attempt, Call, Session, Value, Variable
-from parrot_manager.store import rows, statements
-from parrot_manager.store.base import SessionRecord, Store
+from parrot_manager.core.events import CallsAccepted
+from parrot_manager.core.model import Session
+from parrot_manager.store import postgres_leases, statements, steps
+from parrot_manager.store.base import SessionRecord, Store, refused
+from parrot_manager.store.loads import queries_of, records_of, sliced
+from parrot_manager.store.postgres_leases import PostgresLeases
 from parrot_manager.store.retry import retrying
+from parrot_manager.store.steps import Step
+from parrot_runtime.ids import shard_of
 
 POOL_SIZE: Final = 8
 STATEMENT_TIMEOUT_S: Final = 30
 CONNECT_TIMEOUT_S: Final = 5
-SESSIONS_A_LOAD: Final = 200
+IDLE_IN_TRANSACTION_MS: Final = 2000
+TRY_S: Final = 2.0
+"""How long one try of a write may take: a connection can be dead without a sign."""
+ROW_S: Final = 0.001
+"""So much longer may a write take for each of its rows; it takes a tenth of that."""
+DELETE_S: Final = 30.0
+"""And so much a deletion, whose rows nobody has counted."""
+ISOLATION: Final = "READ COMMITTED"
 
-T = TypeVar("T")
 
-
-def engine_of(url: str) -> AsyncEngine:
-    """The pool of connections to `postgresql://...`."""
+def engine_of(url: str, pool_size: int = POOL_SIZE, isolation: str = ISOLATION) -> AsyncEngine:
+    """A pool of connections to `postgresql://...`."""
     return create_async_engine(
         make_url(url).set(drivername="postgresql+asyncpg"),
-        pool_size=POOL_SIZE,
+        pool_size=pool_size,
         max_overflow=0,
         pool_timeout=STATEMENT_TIMEOUT_S,
-        connect_args={"timeout": CONNECT_TIMEOUT_S, "command_timeout": STATEMENT_TIMEOUT_S},
+        isolation_level=isolation,
+        connect_args={
+            "timeout": CONNECT_TIMEOUT_S,
+            "command_timeout": STATEMENT_TIMEOUT_S,
+            "server_settings": {"idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS)},
+        },
     )
 
 
 @asynccontextmanager
-async def opened(url: str, deadline_s: float) -> AsyncIterator[PostgresStore]:
+async def opened(url: str, deadline_s: float, isolation: str = ISOLATION) -> AsyncIterator[PostgresStore]:
     """The store at a URL, whose schema is in place."""
-    engine = engine_of(url)
+    engine = engine_of(url, isolation=isolation)
+    # Connections of their own: a lease must not run out because many commits wait for one.
+    lease_engine = engine_of(url, postgres_leases.POOL_SIZE, isolation)
     try:
-        yield PostgresStore(engine, deadline_s)
+        yield PostgresStore(engine, deadline_s, PostgresLeases(lease_engine, deadline_s))
     finally:
         await engine.dispose()
+        await lease_engine.dispose()
 
 
 class PostgresStore(Store):
     """Each method is one transaction, tried for `deadline_s` at most."""
 
-    def __init__(self, engine: AsyncEngine, deadline_s: float) -> None:
+    def __init__(self, engine: AsyncEngine, deadline_s: float, leases: PostgresLeases) -> None:
         self._engine = engine
         self._deadline_s = deadline_s
+        self._leases = leases
 
-    async def insert_session(self, session: Session) -> None:
-        await self._write("insert_session", [(statements.INSERT_SESSION, [rows.session_row(session)])])
+    @property
+    def leases(self) -> PostgresLeases:
+        return self._leases
 
-    async def insert_calls(
-        self,
-        session_id: str,
-        calls: Sequence[Call],
-        variables: Sequence[Variable],
-        values: Sequence[Value],
-    ) -> None:
-        data = {value.variable_id: value.data for value in values}
-        await self._write(
-            "insert_calls",
-            [
-                (statements.INSERT_CALL, [rows.call_row(call) for call in calls]),
-                (
-                    statements.INSERT_VARIABLE,
-                    [rows.variable_row(v, data.get(v.id)) for v in _by_id(variables)],
-                ),
-            ],
-        )
+    async def insert_session(self, session: Session, epoch: int) -> None:
+        await self._write_session("insert_session", session.id, epoch, steps.of_session(session))
 
-    async def remove_calls(
-        self, session_id: str, calls: Sequence[Call], variables: Sequence[Variable]
-    ) -> None:
-        await self._write(
-            "remove_calls",
-            [
-                (
-                    statements.DELETE_CALL,
-                    [{"k_session": session_id, "k_number": call.number} for call in calls],
-                ),
-                (
-                    statements.DELETE_VARIABLE,
-                    [{"k_session": session_id, "k_id": v.id} for v in _by_id(variables)],
-                ),
-            ],
-        )
+    async def insert_calls(self, accepted: CallsAccepted, epoch: int) -> None:
+        await self._write_session("insert_calls", accepted.session_id, epoch, steps.of_batch(accepted))
 
-    async def commit(self, session_id: str, changes: Changes) -> None:
-        session = changes.session
-        calls = sorted(changes.calls, key=lambda call: call.number)
-        valued = {value.variable_id for value in changes.values}
-        silent = [variable for variable in changes.variables if variable.id not in valued]
-        await self._write(
-            "commit",
-            [
-                (statements.UPDATE_SESSION, [_session_status(session)] if session else []),
-                (
-                    statements.UPDATE_CALL,
-                    [_key(call, k_number=call.number) | rows.call_status(call) for call in calls],
-                ),
-                (
-                    statements.UPDATE_VARIABLE,
-                    [_key(v, k_id=v.id) | rows.variable_status(v) for v in _by_id(silent)],
-                ),
-                (statements.UPDATE_VARIABLE, list(_valued(changes))),
-                (
-                    statements.UPSERT_ATTEMPT,
-                    [rows.attempt_row(a) for a in sorted(changes.attempts, key=_attempt_key)],
-                ),
-            ],
-        )
+    async def remove_calls(self, accepted: CallsAccepted, epoch: int) -> None:
+        await self._write_session("remove_calls", accepted.session_id, epoch, steps.of_removal(accepted))
 
-    async def load_live(self, ended_after_ms: int) -> list[SessionRecord]:
-        async def load(connection: AsyncConnection) -> list[SessionRecord]:
-            found = await connection.execute(statements.select_live(ended_after_ms))
-            sessions = [rows.to_session(row) for row in found]
-            records: list[SessionRecord] = []
-            for start in range(0, len(sessions), SESSIONS_A_LOAD):
-                records += await _load(connection, sessions[start : start + SESSIONS_A_LOAD], live=True)
-            return records
+    async def commit(self, session_id: str, changes: Changes, epoch: int) -> None:
+        await self._write_session("commit", session_id, epoch, steps.of_changes(changes))
 
-        return await self._read("load_live", load)
+    async def find_live(self, shards: Collection[int], ended_after_ms: int) -> list[list[str]]:
+        found = await self._rows("find_live", statements.select_live(shards, ended_after_ms))
+        return sliced([(row.id, row.calls) for row in found])
+
+    async def load(self, session_ids: Sequence[str]) -> list[SessionRecord]:
+        return await self._load(list(session_ids), live=True)
 
     async def load_session(self, tenant: str, session_id: str) -> SessionRecord | None:
-        async def load(connection: AsyncConnection) -> SessionRecord | None:
-            query = statements.select_session(tenant, session_id)
-            row = (await connection.execute(query)).one_or_none()
-            if row is None:
-                return None
-            return (await _load(connection, [rows.to_session(row)], live=False))[0]
-
-        return await self._read("load_session", load)
+        records = await self._load([session_id], live=False)
+        return records[0] if records and records[0].session.tenant == tenant else None
 
     async def read_value(self, session_id: str, variable_id: str) -> bytes | None:
-        query = statements.select_value(session_id, variable_id)
+        return (await self.read_values(session_id, [variable_id])).get(variable_id)
 
-        async def read(connection: AsyncConnection) -> bytes | None:
-            row = (await connection.execute(query)).first()
-            return row[0] if row is not None else None
+    async def read_values(self, session_id: str, variable_ids: Sequence[str]) -> dict[str, bytes]:
+        found = await self._rows("read_values", statements.select_values(session_id, list(variable_ids)))
+        return {row.id: row.value for row in found}
 
-        return await self._read("read_value", read)
+    async def unpurged(self, shard: int, ended_before_ms: int, limit: int) -> list[tuple[str, str]]:
+        found = await self._rows("unpurged", statements.select_unpurged(shard, ended_before_ms, limit))
+        return [(row.tenant, row.id) for row in found]
 
-    async def unpurged(self, ended_before_ms: int, limit: int) -> list[tuple[str, str]]:
-        query = statements.select_unpurged(ended_before_ms, limit)
+    async def mark_purged(self, shard: int, session_ids: Sequence[str], epoch: int) -> None:
+        mark = (statements.MARK_PURGED, [{"k_id": name} for name in sorted(session_ids)])
+        await self._write("mark_purged", shard, epoch, [mark])
 
-        async def read(connection: AsyncConnection) -> list[tuple[str, str]]:
-            return [(row.tenant, row.id) for row in await connection.execute(query)]
+    async def delete_ended(self, shard: int, ended_before_ms: int, limit: int, epoch: int) -> int:
+        outlived = await self._rows("outlived", statements.select_outlived(shard, ended_before_ms, limit))
+        found = sorted(row.id for row in outlived)
+        if found:
+            deletes: list[Step] = [(statement, [{}]) for statement in statements.delete_sessions(found)]
+            await self._write("delete_ended", shard, epoch, deletes, longer_s=DELETE_S)
+        return len(found)
 
-        return await self._read("unpurged", read)
+    async def _write_session(self, what: str, session_id: str, epoch: int, given: list[Step]) -> None:
+        await self._write(what, shard_of(session_id), epoch, given, session_id=session_id)
 
-    async def mark_purged(self, session_ids: Sequence[str]) -> None:
-        await self._write(
-            "mark_purged", [(statements.MARK_PURGED, [{"k_id": name} for name in sorted(session_ids)])]
-        )
+    async def _write(
+        self,
+        what: str,
+        shard: int,
+        epoch: int,
+        given: list[Step],
+        *,
+        session_id: str = "",
+        longer_s: float = 0.0,
+    ) -> None:
+        fence = {"k_shard": shard, "k_epoch": epoch}
+        longer_s += ROW_S * sum(len(parameters) for _, parameters in given)
 
-    async def _write(self, what: str, statements: list[tuple[Executable, list[rows.Params]]]) -> None:
         async def write() -> None:
-            async with self._engine.begin() as connection:
-                for statement, parameters in statements:
+            # The wait for a connection does not count: that many may be at it.
+            async with (
+                self._engine.connect() as connection,
+                asyncio.timeout(TRY_S + longer_s),
+                connection.begin(),
+            ):
+                if (await connection.execute(statements.FENCE, fence)).first() is None:
+                    raise refused(session_id)
+                for statement, parameters in given:
                     if parameters:
                         await connection.execute(statement, parameters)
 
-        await retrying(write, what, self._deadline_s)
+        await retrying(write, what, self._deadline_s + longer_s)
 
-    async def _read(self, what: str, query: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        async def read() -> T:
+    async def _load(self, session_ids: list[str], *, live: bool) -> list[SessionRecord]:
+        found = {
+            table: await self._rows(f"load {table}", query)
+            for table, query in queries_of(session_ids, live=live).items()
+        }
+        # That many rows take a while, and the event loop has a lease to renew.
+        return await asyncio.to_thread(records_of, found)
+
+    async def _rows(self, what: str, query: Select[Any]) -> Sequence[Row[Any]]:
+        async def read() -> Sequence[Row[Any]]:
             async with self._engine.connect() as connection:
-                return await query(connection)
+                # One statement needs no transaction, which the server would see standing still.
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+                found: Sequence[Row[Any]] = (await connection.execute(query)).all()
+                return found
 
         return await retrying(read, what, self._deadline_s)
-
-
-async def _load(connection: AsyncConnection, sessions: list[Session], *, live: bool) -> list[SessionRecord]:
-    ids = [session.id for session in sessions]
-    calls = await _grouped(connection, statements.select_calls(ids, live=live), rows.to_call)
-    variables = await _grouped(connection, statements.select_variables(ids), rows.to_variable)
-    attempts = await _grouped(connection, statements.select_attempts(ids), rows.to_attempt) if live else {}
-    return [
-        SessionRecord(
-            session,
-            tuple(calls.get(session.id, ())),
-            tuple(variables.get(session.id, ())),
-            tuple(attempts.get(session.id, ())),
-        )
-        for session in sessions
-    ]
-
-
-async def _grouped(
-    connection: AsyncConnection, query: Select[Any], convert: Callable[[Any], T]
-) -> dict[str, list[T]]:
-    found: dict[str, list[T]] = {}
-    for row in await connection.execute(query):
-        found.setdefault(row.session_id, []).append(convert(row))
-    return found
-
-
-def _key(owner: Call | Variable, **key: object) -> rows.Params:
-    return {"k_session": owner.session_id, **key}
-
-
-def _by_id(variables: Iterable[Variable]) -> list[Variable]:
-    return sorted(variables, key=lambda variable: variable.id)
-
-
-def _attempt_key(attempt: Attempt) -> tuple[str, int]:
-    return attempt.ref.call_id, attempt.ref.attempt
-
-
-def _session_status(session: Session) -> rows.Params:
-    return {"k_id": session.id, "state": int(session.state), "ended_ms": session.ended_ms}
-
-
-def _valued(changes: Changes) -> Iterable[rows.Params]:
-    data = {value.variable_id: value.data for value in changes.values}
-    for variable in _by_id(variable for variable in changes.variables if variable.id in data):
-        key = _key(variable, k_id=variable.id)
-        yield key | rows.variable_status(variable) | {"value": data[variable.id]}

@@ -24,9 +24,23 @@ RETRY_AFTER_MS: Final = 1000
 TROUBLE: Final = (sqlalchemy.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 """What the database and the way to it raise. (A time-out is an OSError.)"""
 
-# Serialization failure, deadlock, the three ways of a server that stops or starts, no connection left.
-_PASSING: Final = {"40001", "40P01", "57P01", "57P02", "57P03", "53300"}
-_CONNECTION_CLASS: Final = "08"
+# Serialization failure, deadlock, the ways of a server that stops or starts, a statement or an idle
+# session that somebody ended, a lock that was not to be had, a transaction that stood still for too long,
+# and a server that takes no writes now, as a standby does that is about to be the primary.
+_PASSING: Final = {
+    "40001",
+    "40P01",
+    "57P01",
+    "57P02",
+    "57P03",
+    "57014",
+    "57P05",
+    "55P03",
+    "25P03",
+    "25006",
+}
+# No connection; no disk, memory or connections left.
+_PASSING_CLASSES: Final = ("08", "53")
 _NO_CONNECTION: Final = (
     OSError,
     sqlalchemy.exc.TimeoutError,
@@ -44,7 +58,7 @@ def passes(error: BaseException) -> bool:
         return True
     driver = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
     state = str(getattr(driver, "sqlstate", None) or "")
-    if state in _PASSING or state.startswith(_CONNECTION_CLASS):
+    if state in _PASSING or state.startswith(_PASSING_CLASSES):
         return True
     return isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
 

@@ -8,9 +8,11 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from parrot_manager.core.criteria import Criteria, ObjectiveKind
 from parrot_manager.core.model import (
     Attempt,
     AttemptState,
+    Batch,
     Call,
     CallState,
     Edge,
@@ -39,7 +41,16 @@ def session_row(session: Session) -> Params:
         "deadline_ms": session.deadline_ms,
         "ended_ms": session.ended_ms,
         "trace": dict(session.trace),
+        "criteria": _criteria(session.criteria),
+        "lazy": session.lazy,
+        "idempotency_key": session.idempotency_key,
+        "body_digest": session.body_digest,
     }
+
+
+def session_status(session: Session) -> Params:
+    """What of a session's row changes."""
+    return {"state": int(session.state), "ended_ms": session.ended_ms}
 
 
 def to_session(row: Row[Any]) -> Session:
@@ -53,6 +64,10 @@ def to_session(row: Row[Any]) -> Session:
         deadline_ms=row.deadline_ms,
         ended_ms=row.ended_ms,
         trace=tuple(row.trace.items()),
+        criteria=_to_criteria(row.criteria),
+        lazy=row.lazy,
+        idempotency_key=row.idempotency_key,
+        body_digest=row.body_digest,
     )
 
 
@@ -66,8 +81,10 @@ def call_row(call: Call) -> Params:
         "model": call.model,
         "inputs": _edges(call.inputs),
         "outputs": _edges(call.outputs),
-        "spec": call.spec,
+        # An instance's is its block's.
+        "spec": b"" if call.block_id else call.spec,
         "accepted_ms": call.accepted_ms,
+        "block_id": call.block_id,
         **call_status(call),
     }
 
@@ -85,6 +102,8 @@ def call_status(call: Call) -> Params:
         "ready_ms": call.ready_ms,
         "dispatched_ms": call.dispatched_ms,
         "ended_ms": call.ended_ms,
+        "losses": call.losses,
+        "placement": call.placement,
     }
 
 
@@ -111,6 +130,9 @@ def to_call(row: Row[Any]) -> Call:
         ready_ms=row.ready_ms,
         dispatched_ms=row.dispatched_ms,
         ended_ms=row.ended_ms,
+        losses=row.losses,
+        placement=row.placement,
+        block_id=row.block_id,
     )
 
 
@@ -121,6 +143,7 @@ def variable_row(variable: Variable, value: bytes | None) -> Params:
         "id": variable.id,
         "name": variable.name,
         "producer_call_id": variable.producer_call_id,
+        "producer_block_id": variable.producer_block_id,
         "value": value,
         **variable_status(variable),
     }
@@ -133,6 +156,8 @@ def variable_status(variable: Variable) -> Params:
         "size_bytes": variable.size_bytes,
         "failure": _failure(variable.failure),
         "ready_ms": variable.ready_ms,
+        "criteria": _criteria(variable.criteria),
+        "value_digest": variable.value_digest,
     }
 
 
@@ -147,6 +172,9 @@ def to_variable(row: Row[Any]) -> Variable:
         size_bytes=row.size_bytes,
         failure=_to_failure(row.failure),
         ready_ms=row.ready_ms,
+        criteria=_to_criteria(row.criteria),
+        value_digest=row.value_digest,
+        producer_block_id=row.producer_block_id,
     )
 
 
@@ -160,6 +188,7 @@ def attempt_row(attempt: Attempt) -> Params:
         "state": int(attempt.state),
         "started_ms": attempt.started_ms,
         "ended_ms": attempt.ended_ms,
+        "reason": attempt.reason,
     }
 
 
@@ -171,7 +200,23 @@ def to_attempt(row: Row[Any]) -> Attempt:
         state=AttemptState(row.state),
         started_ms=row.started_ms,
         ended_ms=row.ended_ms,
+        reason=row.reason,
     )
+
+
+def batch_row(session_id: str, batch: Batch) -> Params:
+    """A batch's row."""
+    return {
+        "session_id": session_id,
+        "key": batch.key,
+        "digest": batch.digest,
+        "call_ids": list(batch.call_ids),
+    }
+
+
+def to_batch(row: Row[Any]) -> Batch:
+    """The batch of a row."""
+    return Batch(row.key, row.digest, tuple(row.call_ids))
 
 
 def _edges(edges: Iterable[Edge]) -> list[list[str]]:
@@ -200,3 +245,11 @@ def _failure(failure: Failure | None) -> Params | None:
 
 def _to_failure(fields: Params | None) -> Failure | None:
     return None if fields is None else Failure(**fields)
+
+
+def _criteria(criteria: Criteria | None) -> Params | None:
+    return None if criteria is None else {"kind": int(criteria.kind), "deadline_ms": criteria.deadline_ms}
+
+
+def _to_criteria(fields: Params | None) -> Criteria | None:
+    return None if fields is None else Criteria(ObjectiveKind(fields["kind"]), fields["deadline_ms"])

@@ -29,11 +29,14 @@ async def migrate(url: str, timeout_s: float, revision: str = "head") -> None:
     """Brings the schema to `revision`, up or down as that takes.
 
     Raises:
-        Fault: `unavailable`, when the database can't be reached within `timeout_s`.
+        Fault: `unavailable`, when the database can't be reached within `timeout_s`, or its schema is of
+            a later version.
     """
     engine = engine_of(url)
     try:
         found = await _current(engine, url, timeout_s)
+        if not _is_known(found):
+            raise _too_new(url, found)
         async with engine.connect() as connection:
             await connection.run_sync(_run, revision, found)
             await connection.commit()
@@ -54,6 +57,8 @@ async def check(url: str, timeout_s: float) -> None:
     finally:
         await engine.dispose()
     head = head_revision()
+    if not _is_known(found):
+        raise _too_new(url, found)
     if found != head:
         raise Fault(
             errors.UNAVAILABLE,
@@ -65,6 +70,19 @@ async def check(url: str, timeout_s: float) -> None:
 def head_revision() -> str:
     """The newest revision of this code."""
     return ScriptDirectory.from_config(_config()).get_current_head() or ""
+
+
+def _is_known(revision: str) -> bool:
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    return not revision or revision in known
+
+
+def _too_new(url: str, found: str) -> Fault:
+    return Fault(
+        errors.UNAVAILABLE,
+        f"the database at {hide_password(url)} has schema {found}, this version knows none later than "
+        f"{head_revision()}: run the version of Parrot that made it, or go back with that one's migrations",
+    )
 
 
 def hide_password(url: str) -> str:

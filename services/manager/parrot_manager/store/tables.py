@@ -2,27 +2,43 @@
 
 Values and call specs are BYTEA: a text may hold U+0000, which Postgres refuses in TEXT and JSONB.
 The partial indexes stand on `ended_ms`, not on `state`, so that the updates of a running call stay
-on their page (heap-only).
+on their page (heap-only). A session's shard is the two hex digits that follow the first character of
+its id.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, SmallInteger, Text, false, text
+from sqlalchemy import (
+    BigInteger,
+    DateTime,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    SmallInteger,
+    Text,
+    false,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine
+
+SHARD_DIGITS: Final = text("substr(id, 2, 2)")
 
 
 class Base(DeclarativeBase):
     """The schema."""
 
-    type_annotation_map: dict[Any, type[TypeEngine[Any]]] = {  # noqa: RUF012 - SQLAlchemy's own hook
+    type_annotation_map: dict[Any, type[TypeEngine[Any]] | TypeEngine[Any]] = {  # noqa: RUF012 - SQLAlchemy's own hook
         str: Text,
         bytes: LargeBinary,
         dict[str, Any]: JSONB,
         list[list[str]]: JSONB,
+        list[str]: JSONB,
+        datetime: DateTime(timezone=True),
     }
 
 
@@ -31,8 +47,14 @@ class SessionRow(Base):
 
     __tablename__ = "sessions"
     __table_args__ = (
-        Index("sessions_open", "created_ms", postgresql_where=text("ended_ms = 0")),
-        Index("sessions_unpurged", "ended_ms", postgresql_where=text("ended_ms > 0 AND NOT purged")),
+        Index("sessions_open_shard", SHARD_DIGITS, postgresql_where=text("ended_ms = 0")),
+        Index(
+            "sessions_unpurged_shard",
+            SHARD_DIGITS,
+            "ended_ms",
+            postgresql_where=text("ended_ms > 0 AND NOT purged"),
+        ),
+        Index("sessions_purged_shard", SHARD_DIGITS, "ended_ms", postgresql_where=text("purged")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -44,6 +66,10 @@ class SessionRow(Base):
     ended_ms: Mapped[int] = mapped_column(BigInteger)
     trace: Mapped[dict[str, Any]]
     purged: Mapped[bool] = mapped_column(server_default=false())
+    criteria: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    lazy: Mapped[bool] = mapped_column(server_default=false())
+    idempotency_key: Mapped[str] = mapped_column(server_default="")
+    body_digest: Mapped[bytes] = mapped_column(server_default="")
 
 
 class CallRow(Base):
@@ -79,6 +105,9 @@ class CallRow(Base):
     ready_ms: Mapped[int] = mapped_column(BigInteger)
     dispatched_ms: Mapped[int] = mapped_column(BigInteger)
     ended_ms: Mapped[int] = mapped_column(BigInteger)
+    losses: Mapped[int] = mapped_column(server_default="0")
+    placement: Mapped[str] = mapped_column(server_default="")
+    block_id: Mapped[str] = mapped_column(server_default="")
 
 
 class VariableRow(Base):
@@ -95,6 +124,9 @@ class VariableRow(Base):
     failure: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     ready_ms: Mapped[int] = mapped_column(BigInteger)
     value: Mapped[bytes | None]
+    criteria: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    value_digest: Mapped[bytes] = mapped_column(server_default="")
+    producer_block_id: Mapped[str] = mapped_column(server_default="")
 
 
 class AttemptRow(Base):
@@ -109,3 +141,50 @@ class AttemptRow(Base):
     state: Mapped[int] = mapped_column(SmallInteger)
     started_ms: Mapped[int] = mapped_column(BigInteger)
     ended_ms: Mapped[int] = mapped_column(BigInteger)
+    reason: Mapped[str] = mapped_column(server_default="")
+
+
+class BatchRow(Base):
+    """A batch of calls that came with an idempotency key."""
+
+    __tablename__ = "batches"
+
+    session_id: Mapped[str] = mapped_column(ForeignKey("sessions.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[bytes]
+    call_ids: Mapped[list[str]]
+
+
+class BlockRow(Base):
+    """A part of a graph that unfolds. `spec` is a `manager.v1.NewBlock`, `data` how far it has come."""
+
+    __tablename__ = "blocks"
+
+    session_id: Mapped[str] = mapped_column(ForeignKey("sessions.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    state: Mapped[int] = mapped_column(SmallInteger)
+    spec: Mapped[bytes]
+    data: Mapped[dict[str, Any]]
+    ended_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+class ManagerRow(Base):
+    """A manager and its lease, by the database's clock. `leaving`: it takes no shards any more."""
+
+    __tablename__ = "managers"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    incarnation: Mapped[str]
+    address: Mapped[str]
+    leaving: Mapped[bool]
+    expires_at: Mapped[datetime]
+
+
+class ShardRow(Base):
+    """Who serves a shard; empty: nobody. `epoch` grows with every change of hands."""
+
+    __tablename__ = "shards"
+
+    shard: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
+    epoch: Mapped[int] = mapped_column(BigInteger)
+    manager_id: Mapped[str]

@@ -1,0 +1,209 @@
+"""Who goes first: slack, classes, applications near their end, and tenants that do not delay one another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.support.fleet import Site, call, engine, latency, throughput
+
+from parrot_manager.core.criteria import Objective, ObjectiveKind
+from parrot_manager.core.scheduling import APP_CENTRIC, POLICIES, QueuedCall, SchedulingPolicy
+from parrot_manager.core.scheduling.policies import Limits
+from parrot_runtime import errors
+
+
+def one_by_one(calls: list[QueuedCall], now_ms: int = 0, policy: SchedulingPolicy = APP_CENTRIC) -> list[str]:
+    """The sessions of calls in the order in which an engine with one place takes them."""
+    site = Site.of(engine("e", capacity=1), policy=policy)
+    site.ready(*calls)
+    while site.fleet.queued_calls():
+        placed = site.place(now_ms)
+        assert len(placed) == 1
+        site.end(placed[0].call)
+    return [placement.call.session_id for placement in site.placed]
+
+
+def test_the_call_with_least_slack_goes_first() -> None:
+    calls = [
+        call(name, objective=latency(start)) for name, start in (("b", 9_000), ("a", 2_000), ("c", 20_000))
+    ]
+    assert one_by_one(calls) == ["a", "b", "c"]
+
+
+def test_latency_goes_before_throughput_that_has_slack() -> None:
+    calls = [call("batch", objective=throughput(50_000)), call("chat", objective=latency(90_000))]
+    assert one_by_one(calls) == ["chat", "batch"]
+
+
+def test_inside_equal_slack_the_session_nearest_its_end_goes_first() -> None:
+    calls = [
+        call(name, objective=latency(5_000, remaining_ms=left))
+        for name, left in (("far", 9_000), ("near", 500))
+    ]
+    assert one_by_one(calls) == ["near", "far"]
+    swapped = replace(APP_CENTRIC, app_order=False)
+    assert one_by_one([replace(one, ready_ms=n) for n, one in enumerate(calls)], policy=swapped) == [
+        "far",
+        "near",
+    ]
+
+
+def test_what_would_be_far_too_late_goes_behind_what_can_end_in_time() -> None:
+    hopeless = Objective(ObjectiveKind.LATENCY, "", "", 2_000, 1_000, 500, end_ms=1_000, ideal_ms=500)
+    hopeful = Objective(ObjectiveKind.LATENCY, "", "", 9_000, 8_000, 1_000, end_ms=9_000)
+    calls = [call("lost", objective=hopeless), call("saved", objective=hopeful)]
+    assert one_by_one(calls, now_ms=3_000) == ["saved", "lost"]
+
+
+def test_a_deadline_goes_by_when_it_has_to_start() -> None:
+    due = Objective(ObjectiveKind.DEADLINE, latest_finish_ms=4_000, latest_start_ms=1_500, remaining_ms=100)
+    calls = [call("chat", objective=latency(3_000)), call("due", objective=due)]
+    assert one_by_one(calls) == ["due", "chat"]
+
+
+@pytest.mark.parametrize("name", ["request_fifo", "request_least_loaded", "prefix_affinity_only"])
+def test_request_policies_go_by_when_calls_became_ready(name: str) -> None:
+    calls = [
+        call("late", objective=latency(0), ready_ms=9),
+        call("early", objective=throughput(), ready_ms=1),
+    ]
+    assert one_by_one(calls, policy=POLICIES[name]) == ["early", "late"]
+
+
+def test_no_throughput_call_starves_however_many_latency_calls_come() -> None:
+    """An overdue call with n others before it goes within (n + 1) * overdue_share placements."""
+    site = Site.of(engine("e", capacity=1))
+    patient = [call(f"batch{n}", objective=throughput(1_000 + 600 * n)) for n in range(5)]
+    site.ready(*patient, call("chat", objective=latency(500)))
+    now_ms = 10_000
+    while site.fleet.queued_calls() and len(site.placed) < 1_000:
+        placed = site.place(now_ms)
+        site.ready(call("chat", objective=latency(now_ms)))
+        site.end(placed[0].call)
+        now_ms += 10
+        if all(site.engine_of(one) for one in patient):
+            break
+    share = APP_CENTRIC.overdue_share
+    for place, one in enumerate(patient):
+        at = next(n for n, placement in enumerate(site.placed) if placement.call.key == one.key)
+        assert at < (place + 1) * share
+
+
+def served_before(site: Site, one: QueuedCall) -> float:
+    """Tokens of service that others got before a call."""
+    total = 0.0
+    for placement in site.placed:
+        if placement.call.key == one.key:
+            return total
+        total += placement.call.prompt_tokens + APP_CENTRIC.decode_weight * placement.call.max_tokens
+    raise AssertionError(f"{one.key} was not placed")
+
+
+@pytest.mark.parametrize("kind", [latency, throughput])
+def test_a_saturated_tenant_delays_another_by_no_more_than_its_burst(kind: object) -> None:
+    """And by the one call that is being placed when the burst is over."""
+    site = Site.of(engine("e", capacity=1))
+    flood = [call("flood", tenant="a", objective=latency(0), prompt=1_000, output=100) for _ in range(500)]
+    site.ready(*flood)
+    for _ in range(200):
+        site.end(site.place(now_ms=1_000)[0].call)
+    site.placed.clear()
+    single = call("single", tenant="b", objective=kind(10**8), prompt=1_000, output=100)  # type: ignore[operator]
+    site.ready(single)
+    while not site.engine_of(single):
+        site.end(site.place(now_ms=1_000)[0].call)
+    assert served_before(site, single) <= APP_CENTRIC.burst_tokens + 1_400
+
+
+def test_tenants_share_a_saturated_fleet_in_equal_parts_whatever_their_calls_are_like() -> None:
+    site = Site.of(engine("e", capacity=4))
+    for tenant, prompt in (("a", 2_000), ("b", 500), ("c", 100)):
+        site.ready(*(call(tenant, tenant=tenant, objective=latency(), prompt=prompt) for _ in range(3_000)))
+    served = dict.fromkeys("abc", 0.0)
+    for _ in range(500):
+        for placement in site.place():
+            one = placement.call
+            served[one.tenant] += one.prompt_tokens + APP_CENTRIC.decode_weight * one.max_tokens
+            site.end(one)
+    assert max(served.values()) - min(served.values()) <= 2 * APP_CENTRIC.burst_tokens
+
+
+def test_a_tenant_that_was_away_has_saved_nothing_up() -> None:
+    site = Site.of(engine("e", capacity=1))
+    site.ready(*(call("a", tenant="a", objective=latency(), prompt=1_000) for _ in range(400)))
+    for _ in range(200):
+        site.end(site.place()[0].call)
+    site.ready(*(call("b", tenant="b", objective=latency(), prompt=1_000) for _ in range(400)))
+    site.placed.clear()
+    for _ in range(100):
+        site.end(site.place()[0].call)
+    by_tenant = [placement.call.tenant for placement in site.placed]
+    assert 30 <= by_tenant.count("a") <= 70
+
+
+def test_a_tenant_with_one_slow_model_does_not_hold_up_another_model() -> None:
+    site = Site.of(engine("e", model="m"), engine("f", model="n", capacity=1))
+    site.ready(*(call("a", tenant="a", model="n", objective=latency()) for _ in range(5)))
+    site.ready(*(call("b", tenant="b", model="m", objective=latency()) for _ in range(8)))
+    site.place()
+    assert site.counts() == {"e": 8, "f": 1}
+
+
+def test_a_full_queue_refuses_with_numbers_and_takes_calls_again_when_some_have_ended() -> None:
+    site = Site.of(policy=replace(APP_CENTRIC, limits=Limits(tenant_calls=3, total_calls=5)))
+    calls = [call(tenant="a") for _ in range(3)]
+    site.ready(*calls[:2])
+    site.fleet.expect(calls[2])
+    refused = site.fleet.refuse("a", 1)
+    assert refused is not None
+    assert refused.kind is errors.QUEUE_FULL
+    assert "3 unfinished calls, and 1 more would exceed the limit of 3" in refused.message
+    assert site.fleet.refuse("b", 2) is None
+    too_many = site.fleet.refuse("b", 3)
+    assert too_many is not None
+    assert "3 calls wait here" in too_many.message
+    site.fleet.forget_call(*calls[0].key)
+    assert site.fleet.refuse("a", 1) is None
+
+
+def test_a_call_said_again_is_queued_once_and_as_it_is_now() -> None:
+    site = Site.of(engine("e", capacity=1))
+    one, other = call("s", objective=latency(5_000)), call("t", objective=latency(2_000))
+    site.ready(one, other)
+    site.ready(replace(one, objective=latency(1_000)))
+    assert site.fleet.queued_calls() == 2
+    site.place()
+    assert site.engine_of(one) == "e"
+
+
+def test_a_withdrawn_call_is_not_placed() -> None:
+    site = Site.of(engine("e"))
+    one, other = call(), call()
+    site.ready(one, other)
+    site.fleet.withdraw(*one.key)
+    site.fleet.withdraw(*one.key)
+    assert [placement.call for placement in site.place()] == [other]
+
+
+def test_a_call_keeps_away_from_an_engine_it_failed_on_while_another_is_there() -> None:
+    site = Site.of(engine("a"), engine("b", capacity=1))
+    one = replace(call(objective=latency()), avoid=frozenset({"a"}))
+    blocker = replace(call(objective=latency(0)), avoid=frozenset({"a"}))
+    site.ready(blocker, one)
+    site.place()
+    assert site.engine_of(one) == ""
+    site.fleet.leave("b")
+    site.place()
+    assert site.engine_of(one) == "a"
+
+
+def test_a_call_that_waits_long_for_one_engine_does_not_hold_up_the_others() -> None:
+    site = Site.of(engine("a"), engine("b", capacity=1))
+    picky = [replace(call("p", objective=latency(n)), avoid=frozenset({"a"})) for n in range(2)]
+    site.ready(*picky)
+    site.place(now_ms=60_000)
+    other = call("o", objective=latency(100))
+    site.ready(other)
+    site.place(now_ms=61_000)
+    assert site.engine_of(other) == "a"
