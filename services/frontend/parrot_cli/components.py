@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -22,11 +22,16 @@ PROBE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the services find one another."""
+    """Where the services find one another. `managers`: by their ids."""
 
-    manager: str
+    managers: Mapping[str, str]
     nats_url: str
     postgres_url: str
+
+    @property
+    def manager_address(self) -> str:
+        """Of every manager."""
+        return ",".join(self.managers.values())
 
 
 class Services:
@@ -40,17 +45,20 @@ class Services:
         """Brings the database's schema to what the manager expects, and ends."""
         return self._spec("migrations", "parrot_manager", [*self._manager_flags, "--migrate"])
 
-    def manager(self) -> Spec:
-        """The manager; it drains before it stops, while the engines still run."""
-        flags = [*self._manager_flags, "--listen", self._addresses.manager]
-        return self._spec("manager", "parrot_manager", flags, stop_within_s=30, stop_stage=1)
+    def manager(self, manager_id: str) -> Spec:
+        """A manager; it drains before it stops, while the engines still run."""
+        listen = ["--listen", self._addresses.managers[manager_id], "--manager-id", manager_id]
+        name = f"manager {manager_id}" if len(self._addresses.managers) > 1 else "manager"
+        return self._spec(
+            name, "parrot_manager", [*self._manager_flags, *listen], stop_within_s=30, stop_stage=1
+        )
 
     def engine(self, engine_id: str) -> Spec:
         """One engine."""
         options = self._options
         flags = [
             *("--engine-id", engine_id),
-            *("--manager-address", self._addresses.manager),
+            *("--manager-address", self._addresses.manager_address),
             *("--backend", options.backend.value),
             # The manager, which stops before it, has waited for what runs already.
             *("--drain-s", "5"),
@@ -64,7 +72,7 @@ class Services:
         flags = [
             *("--host", self._options.host),
             *("--port", str(self._options.port)),
-            *("--manager-address", self._addresses.manager),
+            *("--manager-address", self._addresses.manager_address),
         ]
         return self._spec("gateway", "parrot_gateway", flags, stop_within_s=15, stop_stage=0)
 
@@ -85,24 +93,25 @@ class Services:
 class Probe:
     """Asks the services whether they are ready."""
 
-    def __init__(self, manager_address: str, gateway_url: str) -> None:
-        self._manager_address = manager_address
-        self._manager_listens = False
-        self._channel = rpc.channel(manager_address)
+    def __init__(self, manager_addresses: Sequence[str], gateway_url: str) -> None:
+        self._first = manager_addresses[0]
+        self._channels = {address: rpc.channel(address) for address in manager_addresses}
+        self._listening: set[str] = set()
         self._http = httpx.AsyncClient(base_url=gateway_url, timeout=PROBE_S, trust_env=False)
 
     async def close(self) -> None:
         """Hangs up."""
         await self._http.aclose()
-        await self._channel.close(None)
+        for channel in self._channels.values():
+            await channel.close(None)
 
-    async def manager(self) -> str | None:
+    async def manager(self, address: str) -> str | None:
         """Empty text once the manager serves; None before."""
-        if not await self._can_ask_manager():
+        if not await self._can_ask(address):
             return None
         request = health_pb2.HealthCheckRequest()
         try:
-            answer = await health_pb2_grpc.HealthStub(self._channel).Check(request, timeout=PROBE_S)
+            answer = await health_pb2_grpc.HealthStub(self._channels[address]).Check(request, timeout=PROBE_S)
         except aio.AioRpcError:
             return None
         return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else None
@@ -116,10 +125,10 @@ class Probe:
 
     async def engines(self) -> list[manager_pb2.Engine]:
         """The engines the manager knows; none while it can't be asked."""
-        if not await self._can_ask_manager():
+        if not await self._can_ask(self._first):
             return []
         stub: manager_pb2_grpc.ManagerServiceAsyncStub
-        stub = manager_pb2_grpc.ManagerServiceStub(self._channel)
+        stub = manager_pb2_grpc.ManagerServiceStub(self._channels[self._first])
         try:
             answer = await stub.ListEngines(manager_pb2.ListEnginesRequest(), timeout=PROBE_S)
         except grpc.aio.AioRpcError:
@@ -134,14 +143,14 @@ class Probe:
             return None
         return "" if answer.is_success else None
 
-    async def _can_ask_manager(self) -> bool:
+    async def _can_ask(self, address: str) -> bool:
         """Whether it listens yet. The channel is used from then on: it never has to back off."""
-        if not self._manager_listens:
-            host, _, port = self._manager_address.rpartition(":")
+        if address not in self._listening:
+            host, _, port = address.rpartition(":")
             try:
                 _, writer = await asyncio.open_connection(host, int(port))
             except OSError:
                 return False
             writer.close()
-            self._manager_listens = True
+            self._listening.add(address)
         return True

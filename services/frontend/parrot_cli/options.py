@@ -46,6 +46,7 @@ class UpOptions:
     model: str = PACKAGED_MODEL
     backend: Backend = Backend.VLLM
     engines: int = 1
+    managers: int = 1
     dtype: Dtype = Dtype.BFLOAT16
     host: str = "127.0.0.1"
     port: int = 8080
@@ -64,6 +65,11 @@ class UpOptions:
     def engine_ids(self) -> list[str]:
         """The engines to start."""
         return [f"e-{number}" for number in range(1, self.engines + 1)]
+
+    @property
+    def manager_ids(self) -> list[str]:
+        """The managers to start. One that is started again under its name takes its sessions up at once."""
+        return [f"m-{number}" for number in range(1, self.managers + 1)]
 
     def check(self) -> None:
         """Finds what can't work, before anything is started.

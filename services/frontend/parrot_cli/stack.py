@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from parrot_cli import nats_server, postgres_server
@@ -70,13 +72,13 @@ class Stack:
         async with asyncio.TaskGroup() as together:
             nats_url = together.create_task(self._start_nats())
             postgres_url = together.create_task(self._start_postgres())
-        manager_address = f"127.0.0.1:{free_port()}"
-        addresses = Addresses(manager_address, nats_url.result(), postgres_url.result())
+        managers = {manager_id: f"127.0.0.1:{free_port()}" for manager_id in self._options.manager_ids}
+        addresses = Addresses(managers, nats_url.result(), postgres_url.result())
         services = Services(self._options, addresses)
         await self._crew.complete(services.migrations())
-        probe = Probe(manager_address, self._options.url)
+        probe = Probe(list(managers.values()), self._options.url)
         try:
-            await self._start_services(services, probe)
+            await self._start_services(services, probe, managers)
             self._announce(sorted({engine.model for engine in await probe.engines()}), addresses, start)
         finally:
             await probe.close()
@@ -110,10 +112,12 @@ class Stack:
         await self._crew.launch(postgres.spec(), is_ready, READY_WITHIN_S)
         return postgres.url
 
-    async def _start_services(self, services: Services, probe: Probe) -> None:
+    async def _start_services(self, services: Services, probe: Probe, managers: Mapping[str, str]) -> None:
         # All at once: each waits by itself for those it needs.
         async with asyncio.TaskGroup() as together:
-            together.create_task(self._crew.launch(services.manager(), probe.manager, READY_WITHIN_S))
+            for manager_id, address in managers.items():
+                ready = partial(probe.manager, address)
+                together.create_task(self._crew.launch(services.manager(manager_id), ready, READY_WITHIN_S))
             together.create_task(self._crew.launch(services.gateway(), probe.gateway, READY_WITHIN_S))
             for engine_id in self._options.engine_ids:
                 together.create_task(self._start_engine(services, probe, engine_id))
@@ -133,7 +137,7 @@ class Stack:
             f"  API: {self._options.url}/docs   logs: {self._data.logs}   Ctrl-C stops it",
             url=self._options.url,
             models=models,
-            manager_address=addresses.manager,
+            manager_address=addresses.manager_address,
             nats_url=addresses.nats_url,
             seconds=round(seconds, 3),
             logs=str(self._data.logs),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from parrot.errors import PlaceholderError, TemplateError
 from parrot.template import Hole, Piece, Text, bind, parse
@@ -30,13 +31,27 @@ _OF_HOLES = frozenset({errors.DUPLICATE_PRODUCER, errors.UNPRODUCED_VARIABLE})
 
 @dataclass(slots=True)
 class Compiled:
-    """A batch for the manager, and what the client is told of it."""
+    """A batch for the manager, and what the client is told of it.
 
+    Attributes:
+        key: the request's idempotency key: the same request under the same key gives the same batch, the
+            ids that are made for it included. Empty: it has none.
+    """
+
+    key: str = ""
+    made_ids: int = 0
     calls: list[manager_pb2.NewCall] = field(default_factory=list)
     values: list[manager_pb2.NewValue] = field(default_factory=list)
     placeholders: list[list[models.PlaceholderResource]] = field(default_factory=list)
     size_bytes: int = 0
     transforms: TransformChecker = field(default_factory=TransformChecker)
+
+    def new_id(self) -> str:
+        """An id for a variable the client did not name."""
+        if not self.key:
+            return new_variable_id()
+        self.made_ids += 1
+        return f"v-{blake2b(f'{self.key}/{self.made_ids}'.encode(), digest_size=8).hexdigest()}"
 
     def add_text(self, text: str, where: str, limit_bytes: int) -> None:
         """Checks a template or value and counts it."""
@@ -49,7 +64,7 @@ INLINE_CALLS = 64
 """More is compiled off the event loop, which others wait for."""
 
 
-async def compiled_calls(sent: models.NewBatch | models.NewCall) -> Compiled:
+async def compiled_calls(sent: models.NewBatch | models.NewCall, key: str = "") -> Compiled:
     """As `compile_calls`, without keeping the event loop.
 
     Raises:
@@ -57,8 +72,8 @@ async def compiled_calls(sent: models.NewBatch | models.NewCall) -> Compiled:
     """
     calls = calls_of(sent)
     if len(calls) <= INLINE_CALLS and sum(map(_chars, calls)) <= INLINE_CHARS:
-        return compile_calls(sent)
-    return await asyncio.to_thread(compile_calls, sent)
+        return compile_calls(sent, key)
+    return await asyncio.to_thread(compile_calls, sent, key)
 
 
 def _chars(call: models.NewCall) -> int:
@@ -69,17 +84,17 @@ def _chars(call: models.NewCall) -> int:
     return len(call.prompt) + sum(map(len, schemas)) + sum(map(len, names))
 
 
-def compile_calls(sent: models.NewBatch | models.NewCall) -> Compiled:
-    """The batch a request describes.
+def compile_calls(sent: models.NewBatch | models.NewCall, key: str = "") -> Compiled:
+    """The batch a request describes; `key`: see `Compiled`.
 
     Raises:
         Fault: what is wrong with it, with the path of the field.
     """
+    compiled = Compiled(key)
     if isinstance(sent, models.NewCall):
-        compiled = Compiled()
         _compile_call(compiled, sent, "")
     else:
-        compiled = _compile_batch(sent)
+        _compile_batch(compiled, sent)
     if compiled.size_bytes > limits.BATCH_BYTES:
         raise too_large(
             "the batch's templates, values, transforms and guides", compiled.size_bytes, limits.BATCH_BYTES
@@ -119,13 +134,12 @@ def check_value(sent: models.VariableValue, variable_id: str) -> None:
     check_name(sent.name, "name")
 
 
-def _compile_batch(batch: models.NewBatch) -> Compiled:
+def _compile_batch(compiled: Compiled, batch: models.NewBatch) -> None:
     if not batch.calls:
         raise Fault(errors.INVALID_REQUEST, "calls is empty; send at least one", field="calls")
     for what, count in (("calls", len(batch.calls)), ("variables", len(batch.variables))):
         if count > limits.BATCH_CALLS:
             raise too_large(what, count, limits.BATCH_CALLS, unit="entries")
-    compiled = Compiled()
     for index, value in enumerate(batch.variables):
         where = f"variables[{index}]"
         _check_id(value.semantic_var_id, f"{where}.semantic_var_id")
@@ -136,7 +150,6 @@ def _compile_batch(batch: models.NewBatch) -> Compiled:
         )
     for index, call in enumerate(batch.calls):
         _compile_call(compiled, call, f"calls[{index}].")
-    return compiled
 
 
 def _compile_call(compiled: Compiled, call: models.NewCall, at: str) -> None:
@@ -175,6 +188,7 @@ def _declared(
     """The placeholders by name, each checked by itself, and the sampling of those that are outputs."""
     by_name: dict[str, models.NewPlaceholder] = {}
     samplings: dict[str, common_pb2.Sampling] = {}
+    compiled.transforms.begin_call()
     for index, placeholder in enumerate(call.placeholders):
         where = f"{at}placeholders[{index}]"
         _check_placeholder(placeholder, where)
@@ -238,7 +252,7 @@ def _variable(compiled: Compiled, placeholder: models.NewPlaceholder, where: str
     """The id of the variable that stands for a placeholder; a value becomes a variable of its own."""
     if placeholder.semantic_var_id is not None:
         return placeholder.semantic_var_id
-    variable_id = new_variable_id()
+    variable_id = compiled.new_id()
     if placeholder.value is not None:
         compiled.add_text(placeholder.value, f"{where}.value", limits.VALUE_BYTES)
         compiled.values.append(

@@ -14,6 +14,7 @@ from parrot_gateway.closing import Closing
 from parrot_gateway.manager_client import ManagerClient
 from parrot_gateway.settings import GatewaySettings
 from parrot_gateway.watch import Watch, watching
+from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime.values.bus import Bus
 from parrot_runtime.values.reader import Feeds
 
@@ -29,7 +30,11 @@ class Gateway:
     closing: Closing
 
     def watch(
-        self, session_id: str, variable_id: str, offset_bytes: int = 0
+        self,
+        session_id: str,
+        variable_id: str,
+        offset_bytes: int = 0,
+        criteria: manager_pb2.Criteria | None = None,
     ) -> AbstractAsyncContextManager[Watch]:
         """A watch of a variable; see `watching`."""
         return watching(
@@ -39,6 +44,7 @@ class Gateway:
             variable_id,
             offset_bytes=offset_bytes,
             recheck_s=self.settings.recheck_s,
+            criteria=criteria,
         )
 
 

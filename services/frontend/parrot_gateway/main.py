@@ -16,6 +16,7 @@ from parrot_gateway.app import create_app
 from parrot_gateway.closing import Closing
 from parrot_gateway.gateway import Gateway
 from parrot_gateway.manager_client import ManagerClient
+from parrot_gateway.managers import Managers
 from parrot_gateway.settings import GatewaySettings
 from parrot_runtime import errors, rpc
 from parrot_runtime.errors import Fault
@@ -47,14 +48,15 @@ async def serve(settings: GatewaySettings, stop: Stop, on_ready: Callable[[str],
         Fault: `unavailable`: the address is taken, or the manager or NATS does not answer.
     """
     with _listening(settings.host, settings.port) as listener:
-        channel = rpc.channel(settings.manager_address)
+        addresses = rpc.addresses_of(settings.manager_address)
+        managers = Managers(addresses, settings.takeover_wait_s)
         try:
-            await rpc.wait_ready(channel, settings.manager_address, "manager", settings.connect_timeout_s)
+            await rpc.wait_any_ready(addresses, "manager", settings.connect_timeout_s)
             async with connected(settings.nats_url, "parrot-gateway", settings.connect_timeout_s) as bus:
-                gateway = Gateway(settings, ManagerClient(channel), bus, Feeds(bus), Closing())
+                gateway = Gateway(settings, ManagerClient(managers), bus, Feeds(bus), Closing())
                 await _serve_http(gateway, listener, stop, on_ready)
         finally:
-            await channel.close(grace=1)
+            await managers.close()
 
 
 async def _serve_http(

@@ -19,6 +19,19 @@ def _direction(given: object) -> object:
     return {"input": "in", "output": "out"}.get(given, given) if isinstance(given, str) else given
 
 
+CriteriaKind = Literal["latency", "throughput", "deadline", "ttft"]
+
+
+class NewCriteria(Sent):
+    """What is wanted of outputs."""
+
+    kind: CriteriaKind = Field(
+        description="latency: the whole soon; throughput: sometime, at little cost; deadline: the whole by a "
+        "time; ttft: the first token soon"
+    )
+    deadline_unix_ms: int = Field(default=0, ge=0, description="for a deadline: when")
+
+
 class NewSession(Sent):
     """A session to be made."""
 
@@ -31,6 +44,10 @@ class NewSession(Sent):
         le=SESSION_S,
         description="seconds until it is ended; the server's default is 3600",
     )
+    criteria: NewCriteria | None = Field(
+        default=None, description="for outputs whose reader says nothing else; latency by default"
+    )
+    lazy: bool = Field(default=False, description="calls run only when somebody reads what they lead to")
 
 
 class NewPlaceholder(Sent):
@@ -121,6 +138,13 @@ class Problem(BaseModel):
 ProblemMembers = Annotated[dict[str, Any] | None, Field(description="a Problem; null when nothing failed")]
 
 
+class Criteria(BaseModel):
+    """What is wanted of outputs."""
+
+    kind: str
+    deadline_unix_ms: int | None
+
+
 class SessionResource(BaseModel):
     """A session. Times are milliseconds since 1970; null when not reached."""
 
@@ -131,6 +155,8 @@ class SessionResource(BaseModel):
     deadline_unix_ms: int
     ended_unix_ms: int | None
     trace_id: str
+    criteria: Criteria | None
+    lazy: bool
 
 
 class Edge(BaseModel):
@@ -178,6 +204,15 @@ class Provenance(BaseModel):
     parrot_version: str
 
 
+class Objective(BaseModel):
+    """What a call is run for, as the graph has it."""
+
+    kind: str
+    group: str = Field(description="the calls that are to finish together; empty: none")
+    reason: str
+    latest_finish_unix_ms: int | None = Field(description="so that the application's end comes in time")
+
+
 class CallResource(BaseModel):
     """A call and how far it came."""
 
@@ -197,6 +232,9 @@ class CallResource(BaseModel):
     ready_unix_ms: int | None
     dispatched_unix_ms: int | None
     ended_unix_ms: int | None
+    objective: Objective | None
+    placement: str = Field(description="why its last attempt went where it went")
+    block_id: str = Field(description="the block it is an instance of; empty: none")
 
 
 class VariableSummary(BaseModel):
@@ -210,6 +248,8 @@ class VariableSummary(BaseModel):
     size_bytes: int
     error: ProblemMembers
     ready_unix_ms: int | None
+    criteria: Criteria | None = Field(description="the strictest its readers said")
+    producer_block_id: str = Field(description="the block that makes it; empty: none")
 
 
 class VariableResource(VariableSummary):
@@ -245,6 +285,12 @@ class AcceptedCalls(BaseModel):
     """The calls of a request, in its order."""
 
     calls: list[AcceptedCall]
+
+
+class CancelledCalls(BaseModel):
+    """The calls that a request cancelled: those it named, and those that depend on them."""
+
+    call_ids: list[str]
 
 
 class ModelResource(BaseModel):

@@ -73,6 +73,8 @@ def _session(found: manager_pb2.Session) -> dict[str, Any]:
         "deadline_unix_ms": found.deadline_unix_ms,
         "ended_unix_ms": found.ended_unix_ms or None,
         "trace_id": found.trace_id,
+        "criteria": _criteria(found.criteria),
+        "lazy": found.lazy,
     }
 
 
@@ -98,7 +100,31 @@ def _call(found: manager_pb2.Call) -> models.CallResource:
         ready_unix_ms=found.ready_unix_ms or None,
         dispatched_unix_ms=found.dispatched_unix_ms or None,
         ended_unix_ms=found.ended_unix_ms or None,
+        objective=_objective(found.objective),
+        placement=found.placement,
+        block_id=found.block_id,
     )
+
+
+def _criteria(found: manager_pb2.Criteria) -> models.Criteria | None:
+    if not found.kind:
+        return None
+    return models.Criteria(kind=_kind(found.kind), deadline_unix_ms=found.deadline_unix_ms or None)
+
+
+def _objective(found: manager_pb2.Objective) -> models.Objective | None:
+    if not found.kind:
+        return None
+    return models.Objective(
+        kind=_kind(found.kind),
+        group=found.group,
+        reason=found.reason,
+        latest_finish_unix_ms=found.latest_finish_unix_ms or None,
+    )
+
+
+def _kind(kind: manager_pb2.ObjectiveKind.ValueType) -> str:
+    return manager_pb2.ObjectiveKind.Name(kind).removeprefix("OBJECTIVE_KIND_").lower()
 
 
 def _timings(found: common_pb2.Timings) -> models.Timings:
@@ -137,6 +163,8 @@ def _variable(found: manager_pb2.Variable) -> dict[str, Any]:
         "size_bytes": found.size_bytes,
         "error": failure(found.failure),
         "ready_unix_ms": found.ready_unix_ms or None,
+        "criteria": _criteria(found.criteria),
+        "producer_block_id": found.producer_block_id,
     }
 
 

@@ -16,7 +16,13 @@ class GatewaySettings(ServiceSettings):
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8080, ge=0, le=65535, description="port to listen on; 0: any free one")
     manager_address: str = Field(
-        default="127.0.0.1:7400", description="the manager's gRPC address, host:port"
+        default="127.0.0.1:7400",
+        description="host:port of the managers' gRPC, one or several with commas; they tell of any others",
+    )
+    takeover_wait_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="how long a request waits for a manager to take a dead one's sessions over",
     )
     heartbeat_s: float = Field(
         default=10.0, gt=0, le=LONGEST_SILENCE_S, description="longest silence of an event stream"

@@ -22,7 +22,7 @@ from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.values.finals import FinalRecord
-from parrot_runtime.values.reader import Chunk, Cursor, Feeds, SessionFeed
+from parrot_runtime.values.reader import Chunk, Cursor, End, Feeds, SessionFeed
 
 ENDS: Final = frozenset(
     {
@@ -73,20 +73,23 @@ async def watching(
     *,
     offset_bytes: int = 0,
     recheck_s: float,
+    criteria: manager_pb2.Criteria | None = None,
 ) -> AsyncIterator[Watch]:
     """A watch for the length of the `async with`, of one who has everything before `offset_bytes`.
+
+    `criteria`: what the reader wants of the variable.
 
     Raises:
         Fault: `not_found`; `unavailable`; `invalid_request` when a value that is complete has no such
             offset.
     """
-    got = await manager.get_variable(session_id, variable_id)
+    got = await manager.get_variable(session_id, variable_id, criteria=criteria)
     if got.variable.state in ENDS:
         yield _Known(got, offset_bytes)
         return
     async with feeds.session(TENANT, session_id) as feed:
         live = _Live(manager, feed, session_id, got.variable, offset_bytes=offset_bytes, recheck_s=recheck_s)
-        await live.refresh()
+        await live.refresh(patient=True)
         yield live
 
 
@@ -139,15 +142,17 @@ class _Live:
                 return news
         return None
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, patient: bool = False) -> None:
         """Asks the manager, and tells the feed of an end it may have missed.
+
+        By default without patience: text that the bus brings is not to wait for a manager.
 
         Raises:
             Fault: the manager's.
         """
         self._recheck_at = time.monotonic() + self._pause_s
         self._pause_s = self._recheck_s
-        got = await self._manager.get_variable(self._session_id, self.variable.id)
+        got = await self._manager.get_variable(self._session_id, self.variable.id, patient=patient)
         self.variable = got.variable
         if got.variable.state in ENDS:
             self._end = _ended(got)
@@ -157,7 +162,7 @@ class _Live:
 
     async def _listen(self, left_s: float) -> Chunk | Ended | None:
         silent_s = max(self._recheck_at - time.monotonic(), 0.0)
-        news = await self._cursor.next(min(left_s, silent_s))
+        news = await self._hear(min(left_s, silent_s))
         if isinstance(news, Chunk):
             self._recheck_at = time.monotonic() + self._recheck_s
             return news
@@ -168,6 +173,18 @@ class _Live:
             await self._try(self.refresh())
         return None
 
+    async def _hear(self, within_s: float) -> Chunk | End | None:
+        """What the bus has next; while it is away, it is silent and the manager is asked."""
+        try:
+            return await self._cursor.next(within_s)
+        except Fault as fault:
+            if fault.kind is not errors.UNAVAILABLE:
+                raise
+            log.debug("the bus can't be read now", session_id=self._session_id, reason=fault.message)
+            await asyncio.sleep(ASK_AGAIN_S)
+            self._recheck_at = time.monotonic()
+            return None
+
     async def _confirm(self, left_s: float) -> Ended | None:
         """Waits for the manager to have the end that was heard."""
         if self._end is None:
@@ -176,7 +193,7 @@ class _Live:
 
     async def _look(self, wait_s: float) -> None:
         got = await self._manager.get_variable(
-            self._session_id, self.variable.id, with_value=False, wait_s=wait_s
+            self._session_id, self.variable.id, with_value=False, wait_s=wait_s, patient=False
         )
         self.variable = got.variable
         if got.variable.state not in ENDS:

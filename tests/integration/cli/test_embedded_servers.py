@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -71,11 +72,14 @@ async def test_a_cluster_keeps_its_data_over_a_stop_and_a_crash(folder: Path) ->
     until(lambda: not any(map(psutil.pid_exists, pids)))
     assert (postgres.data / "postmaster.pid").exists()
     # The dead server's number is another's by now, of the same account.
-    other = await Child.start(Spec("sleep", ["sleep", "60"], user=postgres.user), folder / "logs")
+    command = [shutil.which("sleep") or "", "60"]
+    other = await Child.start(Spec("sleep", command, user=postgres.user), folder / "logs")
+    until(lambda: other.ended.done() or psutil.Process(other.pid).cmdline() == command)
     lock = postgres.sockets / f"{SOCKET}.lock"
     lock.write_text("\n".join([str(other.pid), *lock.read_text().splitlines()[1:], ""]))
 
     server = await started(postgres, folder)
+    assert not other.ended.done(), other.tail()
     other.kill()
     await other.ended
     connection = await asyncpg.connect(postgres.url)

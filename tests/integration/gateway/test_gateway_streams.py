@@ -19,7 +19,7 @@ from parrot_gateway.events import EVENT_CHARS
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.values.bus import Bus
-from parrot_runtime.values.finals import FinalRecord
+from parrot_runtime.values.finals import FinalRecord, Finals
 from parrot_runtime.values.reader import Feeds
 
 pytestmark = pytest.mark.anyio
@@ -202,6 +202,35 @@ async def test_a_lost_announcement_is_healed_by_the_manager(running: Running) ->
         running.fake.finish(running.session_id, "y", "abcdef")
         text, end = await stream.rest()
         assert text == "def"
+        assert end is not None
+        assert end.event == "done"
+
+
+@pytest.mark.parametrize("bus_returns", [True, False])
+async def test_a_stream_outlives_a_bus_that_is_away_when_its_value_is_fetched(
+    running: Running, monkeypatch: pytest.MonkeyPatch, *, bus_returns: bool
+) -> None:
+    complete, away, tried = Finals.complete, asyncio.Event(), asyncio.Event()
+    away.set()
+
+    async def reached(self: Finals, *announced: Any) -> FinalRecord | None:
+        if away.is_set():
+            tried.set()
+            raise Fault(errors.UNAVAILABLE, "the bus does not answer")
+        return await complete(self, *announced)
+
+    monkeypatch.setattr(Finals, "complete", reached)
+    async with running.stream() as response:
+        stream = Stream(response)
+        await running.pen.write("abc")
+        assert (await stream.event()) is not None
+        await running.pen.end()
+        await tried.wait()
+        if bus_returns:
+            away.clear()
+        running.fake.finish(running.session_id, "y", "abc")
+        text, end = await stream.rest()
+        assert text == ""
         assert end is not None
         assert end.event == "done"
 

@@ -146,6 +146,16 @@ def test_guides_and_transforms_count_towards_a_batch() -> None:
     assert "guides" in fault.message
 
 
+def test_the_transforms_of_a_call_are_bounded_together_not_those_of_a_batch() -> None:
+    def with_holes(count: int) -> dict[str, Any]:
+        holes = [{**X, "name": f"x{place}", "transforms": ["strip"] * 16} for place in range(count)]
+        return call("".join(f"{{{{x{place}}}}}" for place in range(count)) + "{{y}}", *holes, Y)
+
+    compile_calls(CALLS.validate_python({"calls": [with_holes(16)] * 3}))
+    fault = refusal({"calls": [with_holes(16), with_holes(17)]})
+    assert (fault.kind, fault.field) == (errors.TOO_LARGE, "calls[1].placeholders[16].transforms")
+
+
 @pytest.mark.parametrize("spelling", ["in", "input", True])
 def test_directions_have_three_spellings(spelling: object) -> None:
     compile_calls(CALLS.validate_python(call("{{x}}: {{y}}", {**X, "in_out": spelling}, Y)))
@@ -341,9 +351,9 @@ async def test_what_takes_long_to_compile_keeps_nobody_waiting(
 ) -> None:
     threads: list[threading.Thread] = []
 
-    def note(sent: models.NewBatch | models.NewCall) -> Compiled:
+    def note(sent: models.NewBatch | models.NewCall, key: str = "") -> Compiled:
         threads.append(threading.current_thread())
-        return compile_calls(sent)
+        return compile_calls(sent, key)
 
     monkeypatch.setattr("parrot_gateway.compiling.compile_calls", note)
     compiled = await compiled_calls(CALLS.validate_python(body))

@@ -10,18 +10,27 @@ from fastapi.responses import Response
 from parrot_gateway import models, resources
 from parrot_gateway.bodies import StrictRoute
 from parrot_gateway.gateway import GatewayDep, answer
+from parrot_gateway.headers import KeyDep, criteria_of
 from parrot_runtime.text import check_name
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=StrictRoute)
 
 
 @router.post("", status_code=201, response_model=models.SessionResource)
-async def create_session(gateway: GatewayDep, body: models.NewSession | None = None) -> Response:
+async def create_session(gateway: GatewayDep, key: KeyDep, body: models.NewSession | None = None) -> Response:
     """Makes a session, which calls are then added to."""
     sent = body or models.NewSession()
     check_name(sent.label, "label")
     timeout_ms = 0 if sent.timeout_s is None else max(1, math.ceil(sent.timeout_s * 1000))
-    return answer(resources.session(await gateway.manager.create_session(sent.label, timeout_ms)), 201)
+    wanted = sent.criteria
+    session = await gateway.manager.create_session(
+        sent.label,
+        timeout_ms,
+        key=key,
+        criteria=criteria_of(wanted.kind, wanted.deadline_unix_ms) if wanted is not None else None,
+        lazy=sent.lazy,
+    )
+    return answer(resources.session(session), 201)
 
 
 @router.get("/{session_id}", response_model=models.SessionGraph)

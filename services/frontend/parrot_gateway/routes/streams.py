@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from parrot_gateway.events import EventStream, offset_of
 from parrot_gateway.gateway import GatewayDep
+from parrot_gateway.headers import WantedDep
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/variables/{variable_id}/stream", tags=["variables"])
 
@@ -32,12 +33,13 @@ async def stream_variable(
     gateway: GatewayDep,
     session_id: str,
     variable_id: str,
+    wanted: WantedDep,
     last_event_id: Annotated[str, Header(description="go on after this event")] = "",
 ) -> Response:
     """The variable's text from its start, or from after `Last-Event-ID`, until its end."""
     offset_bytes = offset_of(last_event_id, variable_id)
     return EventStream(
-        lambda: gateway.watch(session_id, variable_id, offset_bytes),
+        lambda: gateway.watch(session_id, variable_id, offset_bytes, wanted),
         gateway.closing,
         gateway.settings.heartbeat_s,
     )

@@ -15,7 +15,9 @@ from parrot_gateway.bodies import StrictRoute
 from parrot_gateway.closing import GatewayClosing
 from parrot_gateway.compiling import check_value
 from parrot_gateway.gateway import Gateway, GatewayDep, answer
+from parrot_gateway.headers import WantedDep
 from parrot_gateway.watch import Ended, Watch
+from parrot_proto.manager.v1 import manager_pb2
 
 LONGEST_WAIT_S = 300.0
 
@@ -35,25 +37,28 @@ async def set_variable(
 
 
 @router.get("", response_model=models.VariableResource)
-async def get_variable(
+async def get_variable(  # noqa: PLR0917 - named by the path and the query
     request: Request,
     gateway: GatewayDep,
     session_id: str,
     variable_id: str,
+    wanted: WantedDep,
     wait_s: Annotated[
         float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False, description="how long to wait for its end")
     ] = 30.0,
 ) -> Response:
     """The variable at its end, or as it is when `wait_s` have passed."""
     if wait_s == 0:
-        got = await gateway.manager.get_variable(session_id, variable_id)
+        got = await gateway.manager.get_variable(session_id, variable_id, criteria=wanted)
         ready = resources.variable_state(got.variable) == "ready"
         return answer(resources.variable(got.variable, got.value if ready else None))
-    return await _while_connected(request, _await_end(gateway, session_id, variable_id, wait_s))
+    return await _while_connected(request, _await_end(gateway, session_id, variable_id, wait_s, wanted))
 
 
-async def _await_end(gateway: Gateway, session_id: str, variable_id: str, wait_s: float) -> Response:
-    async with gateway.watch(session_id, variable_id) as watch:
+async def _await_end(
+    gateway: Gateway, session_id: str, variable_id: str, wait_s: float, wanted: manager_pb2.Criteria | None
+) -> Response:
+    async with gateway.watch(session_id, variable_id, criteria=wanted) as watch:
         try:
             ended = await gateway.closing.interruptible(_end_of(watch, wait_s))
         except GatewayClosing:

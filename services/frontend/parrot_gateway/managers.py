@@ -1,0 +1,210 @@
+"""Which manager serves a session, and what to do while that changes.
+
+A session's id names its shard, and each shard is served by one manager at a time. The gateway keeps
+what it last heard of who serves which. It asks anew when a manager can't be reached, can't do what
+it is asked for or says that the session is not its own, and every few seconds while it is used: a
+manager that is cut off from the database alone goes on answering reads of sessions it has lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import structlog
+from grpc import aio
+
+from parrot_proto.manager.v1 import manager_pb2 as pb
+from parrot_proto.manager.v1.manager_pb2_grpc import ManagerServiceStub
+from parrot_runtime import errors, rpc
+from parrot_runtime.errors import Fault
+
+LIST_S: Final = 1.0
+SHORTEST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 0.5
+LOOK_AGAIN_S: Final = 2.0
+"""A dead manager's sessions are taken over within about as long."""
+
+log = structlog.get_logger()
+
+
+class ElsewhereError(Exception):
+    """A manager can't be asked, or is not the one to be asked: another may be.
+
+    It may have done what it was asked for all the same, such as stored a value and then lost the
+    session to another.
+
+    `only_here`: by its own word, so that it is asked again only where others could have taken over.
+    """
+
+    def __init__(self, fault: Fault, address: str, *, only_here: bool = False) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+        self.address = address
+        self.only_here = only_here
+
+
+@dataclass(slots=True)
+class Tries:
+    """`unsure`: how often something was asked for without hearing what became of it."""
+
+    unsure: int = 0
+
+
+class Managers:
+    """Asks the manager whose a session is."""
+
+    def __init__(self, addresses: Sequence[str], patience_s: float) -> None:
+        """`patience_s`: how long what is asked waits for a manager that can be asked."""
+        self._patience_s = patience_s
+        self._given = tuple(addresses)
+        self._known = self._given
+        self._homes: dict[int, str] = {}
+        self._channels: dict[str, aio.Channel] = {}
+        self._turn = 0
+        self._refreshing = asyncio.Lock()
+        self._rounds = 0
+        self._looked_at = -LOOK_AGAIN_S
+        self._told = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Hangs up."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for channel in self._channels.values():
+            await channel.close(grace=1)
+
+    async def ask(
+        self,
+        method: str,
+        request: Any,
+        timeout_s: float,
+        *,
+        shard: int | None,
+        patient: bool = True,
+        tries: Tries | None = None,
+    ) -> Any:
+        """The answer of the manager of a shard, or of any one.
+
+        Whatever is asked must be safe to ask again: a try may have been carried out unheard.
+
+        Args:
+            shard: None: whom it concerns does not matter.
+            patient: waits while no manager can be asked, such as when one takes a dead one's sessions over.
+            tries: told how it went.
+
+        Raises:
+            Fault: the manager's; `unavailable`, when none could be asked.
+        """
+        began = time.monotonic()
+        patience_s = min(self._patience_s, timeout_s) if patient else 0.0
+        pause_s = SHORTEST_PAUSE_S
+        while True:
+            if time.monotonic() >= self._looked_at + LOOK_AGAIN_S:
+                self._refresh_soon(self._rounds)
+            try:
+                return await self._ask_one(method, request, timeout_s - (time.monotonic() - began), shard)
+            except ElsewhereError as error:
+                failed, rounds = error, self._rounds
+            if tries is not None:
+                tries.unsure += 1
+            if time.monotonic() + pause_s > began + patience_s:
+                self._refresh_soon(rounds)
+                raise failed.fault
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+            await self._refresh(rounds)
+            if failed.only_here and not self._others_live(failed.address):
+                raise failed.fault
+
+    async def _ask_one(self, method: str, request: Any, timeout_s: float, shard: int | None) -> Any:
+        address = self._home(shard)
+        stub: Any = ManagerServiceStub(self._channel(address))
+        call: Awaitable[Any] = getattr(stub, method)(
+            request, timeout=timeout_s, metadata=rpc.outgoing_metadata()
+        )
+        try:
+            return await call
+        except aio.AioRpcError as error:
+            fault = rpc.fault_of(error, "manager")
+            if fault.kind is errors.WRONG_MANAGER:
+                why = "the session is being taken over by another manager; try again"
+                raise ElsewhereError(Fault(errors.UNAVAILABLE, why, retry_after_ms=1000), address) from None
+            if fault.kind is errors.UNAVAILABLE and error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._pass_over(address)
+                raise ElsewhereError(fault, address, only_here=_answered(error)) from None
+            raise fault from None
+
+    async def _refresh(self, rounds: int) -> None:
+        """Asks who serves which shard, unless somebody did since `rounds`.
+
+        What is known is kept while no manager knows better.
+        """
+        async with self._refreshing:
+            if self._rounds != rounds:
+                return
+            self._rounds += 1
+            self._looked_at = time.monotonic()
+            for address in self._candidates():
+                if await self._learn(address):
+                    self._told = True
+                    return
+                self._pass_over(address)
+            self._told = False
+
+    def _refresh_soon(self, rounds: int) -> None:
+        """For those who ask next."""
+        if not self._tasks:
+            task = asyncio.create_task(self._refresh(rounds), name="managers-refresh")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _learn(self, address: str) -> bool:
+        stub: Any = ManagerServiceStub(self._channel(address))
+        try:
+            answer: pb.ListManagersResponse = await stub.ListManagers(
+                pb.ListManagersRequest(), timeout=LIST_S
+            )
+        except aio.AioRpcError as error:
+            log.debug("manager not asked", address=address, code=error.code().name)
+            return False
+        self._homes = {shard: found.address for found in answer.managers for shard in found.shards}
+        named = dict.fromkeys(found.address for found in answer.managers)
+        self._known = tuple(named) or self._given
+        return True
+
+    def _others_live(self, address: str) -> bool:
+        """Whether some manager said lately that there are more than the one at an address."""
+        return self._told and any(known != address for known in self._known)
+
+    def _home(self, shard: int | None) -> str:
+        home = self._homes.get(shard) if shard is not None else None
+        return home or self._known[self._turn % len(self._known)]
+
+    def _candidates(self) -> list[str]:
+        at = self._turn % len(self._known)
+        return list(dict.fromkeys([*self._known[at:], *self._known[:at], *self._given]))
+
+    def _pass_over(self, address: str) -> None:
+        """The next that may be anybody's is another's."""
+        if self._known[self._turn % len(self._known)] == address:
+            self._turn += 1
+
+    def _channel(self, address: str) -> aio.Channel:
+        found = self._channels.get(address)
+        if found is None:
+            found = self._channels[address] = rpc.channel(address)
+        return found
+
+
+def _answered(error: aio.AioRpcError) -> bool:
+    """Whether an error is a manager's answer, and not the connection's."""
+    metadata: Any = error.trailing_metadata() or ()
+    return any(key == rpc.FAILURE_KEY for key, _ in metadata)
