@@ -1,0 +1,192 @@
+"""What clients write: as `parrot_manager.intake`. Nothing is answered before it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from parrot_manager.core import admission, events
+from parrot_manager.core.commands import Changes
+from parrot_manager.core.model import Batch, SessionState
+from parrot_runtime import errors
+from parrot_runtime.errors import Fault
+from parrot_runtime.ids import shard_of
+from tests.simulation.apps import PlannedApp, PlannedBatch
+from tests.simulation.kernel import NEVER_MS, Answer, Signal, sleep
+from tests.simulation.reader import TENANT
+
+if TYPE_CHECKING:
+    from tests.simulation.manager import SimManager
+
+REVOKE_AGAIN_MS = 1_000
+LOCK_MS = 5_000
+
+
+class Intake:
+    """Takes in sessions, batches, wishes and ends."""
+
+    def __init__(self, manager: SimManager) -> None:
+        self._manager = manager
+
+    async def open_session(self, app: PlannedApp) -> None:
+        """A new session, or the one that was opened with the same key.
+
+        Raises:
+            Fault: `wrong_manager`, `unavailable`.
+        """
+        manager = self._manager
+        async with self._writing(app.session_id) as epoch:
+            if app.session_id in manager.machine.state.sessions:
+                return
+            event = admission.admit_session(
+                manager.policy,
+                manager.clock.now_ms,
+                session_id=app.session_id,
+                tenant=TENANT,
+                label="",
+                timeout_ms=app.timeout_ms,
+                criteria=app.criteria,
+                lazy=app.lazy,
+                key=app.session_id,
+                digest=b"session",
+            )
+            await manager.store.insert_session(event.session, epoch)
+            self._apply(app.session_id, epoch, event)
+
+    async def submit(self, app: PlannedApp, batch: PlannedBatch, digest: bytes) -> list[str]:
+        """The ids of a batch of calls, stored now or before, under its key.
+
+        Raises:
+            Fault: what `admit_calls` raises, `wrong_manager`, `unavailable`.
+        """
+        await self._check_open(app.session_id)
+        answer: Answer[list[str]] = Answer()
+        self._manager.process.spawn(self._store, app.session_id, batch, digest, answer)
+        return await answer.get(NEVER_MS, Fault(errors.UNAVAILABLE, "never"))
+
+    async def want(self, app: PlannedApp, variable_id: str) -> None:
+        """Somebody reads a variable: what leads to it runs, when the session is lazy.
+
+        Raises:
+            Fault: `session_ended`, `wrong_manager`, `unavailable`.
+        """
+        await self._check_open(app.session_id)
+        wanted = (events.Wanted(variable_id),)
+        self._manager.apply(events.VariablesWanted(app.session_id, wanted))
+        await self._manager.outbox(app.session_id).settled(LOCK_MS)
+
+    async def cancel(self, app: PlannedApp, variable_id: str, *, subtree: bool) -> None:
+        """Cancels the call that makes a variable, and what depends on it.
+
+        Raises:
+            Fault: `not_found`, `wrong_manager`, `unavailable`.
+        """
+        state = self._manager.machine.state
+        await self._check_open(app.session_id)
+        variable = state.sessions[app.session_id].variables.get(variable_id)
+        made_by = (variable.producer_call_id or variable.producer_block_id) if variable is not None else ""
+        call_ids = [made_by or "c-0"]
+        event = admission.admit_cancel(state, TENANT, app.session_id, call_ids, subtree=subtree)
+        self._manager.apply(event)
+        await self._manager.outbox(app.session_id).settled(LOCK_MS)
+
+    async def close(self, app: PlannedApp) -> None:
+        """Ends a session; what had not finished is cancelled.
+
+        Raises:
+            Fault: `not_found`, `wrong_manager`, `unavailable`.
+        """
+        manager, session_id = self._manager, app.session_id
+        await self._check_open(session_id)
+        async with self._writing(session_id) as epoch:
+            event = admission.admit_close(manager.machine.state, TENANT, session_id)
+            if event is not None:
+                live = manager.machine.state.sessions[session_id]
+                closing = replace(live.session, state=SessionState.CLOSING)
+                await manager.store.commit(session_id, Changes(session=closing), epoch)
+                self._apply(session_id, epoch, event)
+            await manager.outbox(session_id).settled(LOCK_MS)
+
+    async def _check_open(self, session_id: str) -> None:
+        manager = self._manager
+        manager.shards.check(session_id)
+        if session_id not in manager.machine.state.sessions:
+            record = await manager.store.load_session(session_id)
+            if record is None:
+                raise admission.session_not_found(session_id)
+            raise admission.session_ended(session_id, record.session.state)
+
+    async def _store(
+        self, session_id: str, batch: PlannedBatch, digest: bytes, answer: Answer[list[str]]
+    ) -> None:
+        manager = self._manager
+        try:
+            async with self._writing(session_id) as epoch:
+                event = self._admit(session_id, batch, digest)
+                if isinstance(event, Batch):
+                    answer.give(list(event.call_ids))
+                    return
+                try:
+                    await manager.store.insert_calls(event, epoch)
+                except Fault as fault:
+                    answer.refuse(fault)
+                    await self._revoke(event, epoch)
+                    return
+                self._apply(session_id, epoch, event)
+                answer.give([*(call.id for call in event.calls), *(block.id for block in event.blocks)])
+        except Fault as fault:
+            answer.refuse(fault)
+
+    def _admit(self, session_id: str, batch: PlannedBatch, digest: bytes) -> events.CallsAccepted | Batch:
+        state = self._manager.machine.state
+        before = admission.find_batch(state, TENANT, session_id, batch.key, digest)
+        if before is not None:
+            return before
+        return admission.admit_calls(
+            state,
+            TENANT,
+            session_id,
+            batch.calls(),
+            batch.given(),
+            blocks=batch.blocks(),
+            now_ms=self._manager.clock.now_ms,
+            key=batch.key,
+            digest=digest,
+        )
+
+    async def _revoke(self, event: events.CallsAccepted, epoch: int) -> None:
+        """A batch was refused that may have been stored after all: takes it back before anything else."""
+        while self._manager.shards.holds(shard_of(event.session_id), epoch):
+            try:
+                await self._manager.store.remove_calls(event, epoch)
+            except Fault:
+                await sleep(REVOKE_AGAIN_MS)
+            else:
+                return
+
+    @asynccontextmanager
+    async def _writing(self, session_id: str) -> AsyncIterator[int]:
+        """Client writes to a session come one after another; gives the epoch they are written under."""
+        writing, until_ms = self._manager.writing, self._manager.clock.now_ms + LOCK_MS
+        while session_id in writing:
+            left_ms = until_ms - self._manager.clock.now_ms
+            if left_ms <= 0 or not await writing[session_id].wait(left_ms):
+                raise Fault(errors.UNAVAILABLE, "the session's last write is not settled")
+        mine = writing[session_id] = Signal()
+        try:
+            yield self._manager.shards.epoch_of(session_id)
+        finally:
+            del writing[session_id]
+            mine.notify()
+
+    def _apply(self, session_id: str, epoch: int, event: events.Event) -> None:
+        """Tells the machine what the store has, if the session is still this manager's.
+
+        Raises:
+            Fault: `wrong_manager`.
+        """
+        if not self._manager.shards.holds(shard_of(session_id), epoch):
+            raise Fault(errors.WRONG_MANAGER, "another manager serves this session")
+        self._manager.apply(event)
