@@ -7,10 +7,10 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint proto docs bench clean
+.PHONY: help setup demo test chaos simulate simulate-mutations lint proto docs bench clean
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with everything in it (minutes, once)
 	@test -n "$(PYTHON)" || { echo "make: there is no Python 3.11, 3.12 or 3.13 on the PATH" >&2; exit 1; }
@@ -21,6 +21,15 @@ demo: setup ## Run a real application through the real system, start to end
 
 test: setup ## Run all tests: unit, integration, end to end
 	@python -m pytest -q tests
+
+chaos: setup ## Kill processes of a running system: KILLS=200, SEED=n repeats one
+	@python -m tests.chaos.storm --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
+
+simulate: setup ## Play SEEDS=10000 runs with random faults on the manager's core; SEED=n plays one and prints its history
+	@python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
+
+simulate-mutations: setup ## Break the core on purpose, and list the seeds that find it out
+	@python -m tests.simulation.mutations
 
 lint: setup ## Check style, types, the rooms' walls, the protos, and what is generated
 	ruff check .

@@ -1,0 +1,1 @@
+"""What the manager costs, and what its decisions are worth."""
