@@ -39,14 +39,14 @@ class ElsewhereError(Exception):
     It may have done what it was asked for all the same, such as stored a value and then lost the
     session to another.
 
-    `only_here`: by its own word, so that it is asked again only where others could have taken over.
+    `answered`: it said so itself, and is asked again only while others live who may take over from it.
     """
 
-    def __init__(self, fault: Fault, address: str, *, only_here: bool = False) -> None:
+    def __init__(self, fault: Fault, address: str, *, answered: bool = False) -> None:
         super().__init__(fault.message)
         self.fault = fault
         self.address = address
-        self.only_here = only_here
+        self.answered = answered
 
 
 @dataclass(slots=True)
@@ -93,11 +93,11 @@ class Managers:
     ) -> Any:
         """The answer of the manager of a shard, or of any one.
 
-        Whatever is asked must be safe to ask again: a try may have been carried out unheard.
+        Whatever is asked must be safe to ask again: a try may have been carried out all the same.
 
         Args:
             shard: None: whom it concerns does not matter.
-            patient: waits while no manager can be asked, such as when one takes a dead one's sessions over.
+            patient: waits while no manager can do it, such as when one takes a dead one's sessions over.
             tries: told how it went.
 
         Raises:
@@ -116,12 +116,12 @@ class Managers:
             if tries is not None:
                 tries.unsure += 1
             if time.monotonic() + pause_s > began + patience_s:
-                self._refresh_soon(rounds)
+                self._refresh_soon(rounds, failed.address)
                 raise failed.fault
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
-            await self._refresh(rounds)
-            if failed.only_here and not self._others_live(failed.address):
+            await self._refresh(rounds, failed.address)
+            if failed.answered and not self._others_live(failed.address):
                 raise failed.fault
 
     async def _ask_one(self, method: str, request: Any, timeout_s: float, shard: int | None) -> Any:
@@ -139,30 +139,30 @@ class Managers:
                 raise ElsewhereError(Fault(errors.UNAVAILABLE, why, retry_after_ms=1000), address) from None
             if fault.kind is errors.UNAVAILABLE and error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 self._pass_over(address)
-                raise ElsewhereError(fault, address, only_here=_answered(error)) from None
+                raise ElsewhereError(fault, address, answered=_answered(error)) from None
             raise fault from None
 
-    async def _refresh(self, rounds: int) -> None:
+    async def _refresh(self, rounds: int, doubted: str = "") -> None:
         """Asks who serves which shard, unless somebody did since `rounds`.
 
-        What is known is kept while no manager knows better.
+        What is known is kept while no manager knows better. `doubted`: the one that is asked last.
         """
         async with self._refreshing:
             if self._rounds != rounds:
                 return
             self._rounds += 1
             self._looked_at = time.monotonic()
-            for address in self._candidates():
+            for address in sorted(self._candidates(), key=doubted.__eq__):
                 if await self._learn(address):
                     self._told = True
                     return
                 self._pass_over(address)
             self._told = False
 
-    def _refresh_soon(self, rounds: int) -> None:
+    def _refresh_soon(self, rounds: int, doubted: str = "") -> None:
         """For those who ask next."""
         if not self._tasks:
-            task = asyncio.create_task(self._refresh(rounds), name="managers-refresh")
+            task = asyncio.create_task(self._refresh(rounds, doubted), name="managers-refresh")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -15,7 +15,7 @@ from tests.support.gateway import running_gateway
 from parrot_gateway import managers
 from parrot_proto.manager.v1 import manager_pb2 as pb
 from parrot_runtime import errors, ids
-from parrot_runtime.errors import Kind
+from parrot_runtime.errors import Fault, Kind
 
 pytestmark = pytest.mark.anyio
 CALL = {
@@ -159,6 +159,26 @@ async def test_a_manager_that_lost_its_sessions_without_knowing_it_is_not_asked_
     answer = await http.post(f"/v1/sessions/{first}/calls", json=CALL)
     assert answer.status_code == 201, answer.text
     assert [batch.session_id for batch in pair.fakes[1].batches] == [first]
+
+
+async def test_a_manager_that_fails_is_not_believed_before_another_is_asked(
+    pair: Pair, nats_url: str
+) -> None:
+    everything = set(range(ids.SHARDS))
+    pair.divide(everything)
+    stale, heir = pair.fakes
+    stale.managers = stale.managers[:1]
+    async with (
+        running_gateway(",".join(pair.addresses), nats_url) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, timeout=30) as http,
+    ):
+        session_id = await new_session(http)
+        heir.shards = everything
+        heir.managers = [pb.ManagerInfo(id="m-1", address=pair.addresses[1], shards=sorted(everything))]
+        stale.refuse = Fault(errors.UNAVAILABLE, "the database can't be reached")
+        answer = await http.post(f"/v1/sessions/{session_id}/calls", json=CALL)
+        assert answer.status_code == 201, answer.text
+        assert [batch.session_id for batch in heir.batches] == [session_id]
 
 
 async def test_who_waits_at_a_manager_that_lost_the_session_gets_the_value_from_the_other(
