@@ -9,7 +9,9 @@ from tests.support.fleet import Site, call, engine, latency, prefix
 from parrot_manager.core.commands import ExpectUses, FreeContexts
 from parrot_manager.core.model import Ref, SharedContext
 from parrot_manager.core.scheduling import APP_CENTRIC, Pending, QueuedCall
+from parrot_manager.core.scheduling.books import Books
 from parrot_manager.core.scheduling.contexts import KEPT
+from parrot_manager.core.scheduling.edges import Edges
 
 CHAIN = (prefix("p1", 200), prefix("p2", 900, pieces=2), prefix("p3", 1_000, pieces=3))
 
@@ -237,3 +239,95 @@ def test_a_consumer_whose_producer_is_gone_is_not_sent() -> None:
     site.ready(call(objective=latency(), prompt=3_000, pending=(Pending("v", Ref("s", "gone", 1)),)))
     assert site.place() == []
     assert site.fleet.asked_models() == ["m"]
+
+
+def again(site: Site, running: QueuedCall, *, number: int = 1) -> None:
+    """The engine attaches anew: it runs a call still, and holds its contexts."""
+    ref = Ref(*running.key, number)
+    site.refs[running.key] = ref
+    held = [SharedContext(one.hash, one.hash, one.tokens, True) for one in running.prefixes]
+    site.fleet.join(engine("e"), [ref], held)
+    site.fleet.adopt("e", ref, running)
+
+
+def test_contexts_of_an_engine_that_attached_anew_are_freed_by_their_last_user() -> None:
+    site = Site.of(engine("e"))
+    running, waiting = user(), user()
+    site.fleet.expect(waiting)
+    site.ready(running)
+    site.place()
+    site.fleet.leave("e")
+    again(site, running)
+    site.end(running)
+    assert freed(site) == []
+    site.fleet.forget_call(*waiting.key)
+    assert sorted(freed(site)) == ["p1", "p2", "p3"]
+
+
+def test_contexts_that_nobody_runs_in_when_their_engine_attaches_anew_are_freed_too() -> None:
+    site = Site.of(engine("e"))
+    first, waiting = user(), user()
+    site.fleet.expect(waiting)
+    site.ready(first)
+    site.place()
+    site.end(first)
+    site.fleet.leave("e")
+    site.fleet.join(engine("e"), (), [SharedContext("p1", "p1", 200, True)])
+    site.fleet.forget_call(*waiting.key)
+    assert freed(site) == ["p1"]
+
+
+def test_an_adopted_attempt_runs_in_the_contexts_that_are_there() -> None:
+    """As after a take-over: this manager has never placed anything there."""
+    site = Site.of()
+    running = user()
+    again(site, running)
+    load = site.fleet.engines["e"]
+    assert {name: home.users for name, home in load.homes.items()} == {"p1": 1, "p2": 1, "p3": 1}
+    assert load.idle_tokens == 0
+    assert load.private_tokens == site.fleet.estimates.output(running).q50
+    site.fleet.freed("e", site.refs[running.key])
+    assert sorted(freed(site)) == ["p1", "p2", "p3"]
+
+
+def test_a_context_that_was_never_filled_draws_nobody() -> None:
+    """Its attempt was cancelled first, and the prefix recurs, so that it is not given up."""
+    site = Site.of(engine("e"))
+    for session in ("r", "s", "t"):
+        site.ready(one := user(session))
+        shares = site.place()[0].shares
+        site.fleet.freed("e", site.refs[one.key])
+        site.fleet.forget_call(*one.key)
+    load, later = site.fleet.engines["e"], user("u")
+    assert len(shares) == len(CHAIN)
+    assert load.idle_tokens == 0
+    site.ready(later)
+    assert "0 of 1,000 tokens in KV" in site.place()[0].reason
+    site.end(later)
+    site.ready(user("v"))
+    assert ": 1,000 of 1,000 tokens in KV" in site.place()[0].reason
+
+
+def test_a_context_is_there_once_its_engine_said_so_however_its_attempt_ended() -> None:
+    site = Site.of(engine("e"))
+    first, second = user(), user()
+    site.fleet.expect(second)
+    site.ready(first)
+    site.place()
+    site.fleet.freed("e", site.refs[first.key])
+    contexts = [SharedContext(one.hash, one.hash, one.tokens, True) for one in CHAIN]
+    site.fleet.contexts_changed("e", contexts, ())
+    site.ready(second)
+    assert ": 1,000 of 1,000 tokens in KV" in site.place()[0].reason
+
+
+def test_calls_that_may_be_sent_ahead_are_looked_at_in_turns() -> None:
+    books = Books(APP_CENTRIC)
+    edges = Edges(books)
+    gone = Ref("s", "c-0", 1)
+    calls = [call(pending=(Pending("v", gone),)) for _ in range(20_000)]
+    for one in calls:
+        edges.add(one)
+    for _ in range(1_000):
+        assert edges.place(0) == []
+    assert edges.calls() == [*calls[16_000:], *calls[:16_000]]

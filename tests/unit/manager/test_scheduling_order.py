@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
 from tests.support.fleet import Site, call, engine, latency, throughput
 
 from parrot_manager.core.criteria import Objective, ObjectiveKind
+from parrot_manager.core.estimates import Lengths
 from parrot_manager.core.scheduling import APP_CENTRIC, POLICIES, QueuedCall, SchedulingPolicy
+from parrot_manager.core.scheduling.fairness import REMEMBERED, Fairness
 from parrot_manager.core.scheduling.policies import Limits
+from parrot_manager.core.scheduling.queue import DEAD, Entry
 from parrot_runtime import errors
 
 
@@ -207,3 +211,98 @@ def test_a_call_that_waits_long_for_one_engine_does_not_hold_up_the_others() -> 
     site.ready(other)
     site.place(now_ms=61_000)
     assert site.engine_of(other) == "a"
+
+
+@pytest.mark.parametrize("objective", [latency, throughput])
+def test_a_model_whose_calls_find_no_room_does_not_hold_up_another_model(objective: object) -> None:
+    """Its engine has places, but no memory: however many wait for it, and however little their tenant had."""
+    site = Site.of(engine("a", 32, "m", kv_tokens=10_000), engine("b", 8, "n"))
+    spent = call("spent", tenant="b", model="n", prompt=3 * APP_CENTRIC.burst_tokens)
+    site.ready(call("big", tenant="a", objective=latency(0), prompt=9_800), spent)
+    site.place()
+    site.end(spent)
+    site.ready(*(call("a", tenant="a", objective=latency(n), prompt=5_000) for n in range(12)))
+    site.ready(other := call("b", tenant="b", model="n", objective=objective(50_000)))  # type: ignore[operator]
+    site.place(now_ms=1)
+    assert site.engine_of(other) == "b"
+
+
+def test_a_turn_is_that_of_the_call_overdue_for_longest_whatever_groups_have_begun() -> None:
+    """Overload by groups that are each hopeless before they are wholly placed."""
+    site = Site.of(engine("e", capacity=1))
+
+    def hurried(start_ms: int, group: str) -> Objective:
+        return replace(latency(start_ms, group), end_ms=start_ms + 1_000, ideal_ms=1_000)
+
+    site.ready(current := call(objective=latency(0)))
+    site.place()
+    now_ms = 200_000
+    lone = call("lone", objective=throughput(100_000))
+    for step in range(100):
+        now_ms += 300
+        if step % 10 == 0:
+            site.ready(*(call("g", objective=hurried(now_ms, f"g-{step}")) for _ in range(30)))
+        if step == 50:
+            site.ready(lone)
+        site.end(current, now_ms)
+        current = site.place(now_ms)[0].call
+        if current is lone:
+            break
+    assert current is lone
+    assert step < 50 + APP_CENTRIC.overdue_share
+
+
+def test_a_group_without_room_is_looked_through_once_a_step() -> None:
+    site = Site.of(engine("e", capacity=64, kv_tokens=10_000))
+    site.ready(call(objective=latency(0), prompt=9_800))
+    site.place()
+    site.ready(*(call("g", objective=latency(group="g"), prompt=5_000) for _ in range(200)))
+    estimated: list[QueuedCall] = []
+    output = site.fleet.estimates.output
+
+    def counted(one: QueuedCall) -> Lengths:
+        estimated.append(one)
+        return output(one)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site.fleet.estimates, "output", counted)
+        assert site.place(now_ms=1) == []
+    assert 200 <= len(estimated) < 2 * 200
+
+
+def test_a_call_that_is_told_again_and_again_takes_no_more_memory() -> None:
+    tenant_calls = [call("s", objective=latency(1_000 + n)) for n in range(100)]
+    site = Site.of()
+    for told in range(50):
+        late = replace(latency(0, remaining_ms=10_000 + told), end_ms=1, ideal_ms=1)
+        site.ready(*(replace(one, objective=late) for one in tenant_calls))
+    gc.collect()
+    queued = [one for one in gc.get_objects() if isinstance(one, Entry) and one.call.session_id == "s"]
+    assert len(queued) <= 2 * len(tenant_calls) + DEAD + 1
+
+
+def test_tenants_that_came_once_are_forgotten_and_the_busiest_are_not() -> None:
+    fairness = Fairness()
+    fairness.charge("busy", 1_000_000)
+    for number in range(3 * REMEMBERED):
+        fairness.charge(f"once-{number}", 1_000)
+        assert len(fairness) <= REMEMBERED
+    assert fairness.clock("busy") == 1_000_000
+    assert fairness.clock("new") <= 1_000 * 3
+
+
+def test_each_model_has_turns_of_its_own_whatever_the_rhythm_in_which_engines_come_free() -> None:
+    models = ["m", "n", "o", "p"]
+    site = Site.of(*(engine(f"e-{model}", 1, model) for model in models))
+    running = {model: call(model=model, objective=latency(0)) for model in models}
+    site.ready(*running.values())
+    site.place()
+    overdue = [call("overdue", model=model, objective=throughput(0)) for model in models]
+    site.ready(*overdue)
+    for step in range(APP_CENTRIC.overdue_share * len(models)):
+        model, now_ms = models[step % len(models)], 10_000 + 10 * step
+        site.ready(call("chat", model=model, objective=latency(now_ms)))
+        site.end(running[model], now_ms)
+        (placement,) = site.place(now_ms)
+        running[model] = placement.call
+    assert [site.engine_of(one) for one in overdue] == ["e-m", "e-n", "e-o", "e-p"]

@@ -251,3 +251,42 @@ def test_a_lost_engine_gives_back_what_it_ran_and_what_comes_goes_elsewhere() ->
     site.ready(*(one for one in calls if site.engine_of(one) == "a"))
     site.place()
     assert site.counts() == {"b": 4}
+
+
+def test_room_that_is_no_longer_kept_is_found_by_those_who_looked_meanwhile() -> None:
+    """The call it was kept for is cancelled, and nothing else changes."""
+    site = Site.of(engine("e", kv_tokens=10_000))
+    site.ready(call(objective=latency(0), prompt=5_000))
+    site.place()
+    holder = call("big", objective=latency(0), prompt=6_000)
+    site.ready(holder)
+    site.place(now_ms=60_000)
+    small = call("small", objective=latency(0), prompt=500)
+    site.ready(small)
+    site.place(now_ms=60_000)
+    assert site.engine_of(small) == ""
+    site.fleet.forget_call(*holder.key)
+    site.place(now_ms=60_001)
+    assert site.engine_of(small) == "e"
+
+
+def test_a_call_that_was_not_tried_for_long_finds_the_one_engine_where_it_fits() -> None:
+    """More engines changed meanwhile than it looks at in one step, and then none does."""
+    engines = [engine(f"e-{n:03}", kv_tokens=10_000) for n in range(200)]
+    site = Site.of(*engines)
+    running = [call(objective=latency(0), prompt=9_000) for _ in engines]
+    site.ready(*running)
+    site.place()
+    big = call("big", objective=latency(0), prompt=5_000)
+    site.ready(big)
+    site.place(now_ms=1)
+    roomy = site.engine_of(running[100])
+    others = [one.id for one in engines if one.id != roomy]
+    for name in others[:100]:
+        site.fleet.report(name, Load())
+    site.end(running[100])
+    for name in others[100:]:
+        site.fleet.report(name, Load())
+    for _ in range(20):
+        site.place(now_ms=2)
+    assert site.engine_of(big) == roomy

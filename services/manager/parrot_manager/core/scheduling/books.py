@@ -50,15 +50,13 @@ class Books:
         shares = self.contexts.shares(load, call) if self.policy.prefix_affinity else ()
         self.contexts.use(load, call, shares)
         held = tuple(share.prefix_hash for share in shares)
-        tokens = {prefix.hash: prefix.tokens for prefix in call.prefixes}
-        shared = tokens[held[-1]] if held else 0
         prefill_ms = cost.new_tokens / load.pace.prefill_per_ms
         begins_ms = max(now_ms, load.busy_until_ms, begins_ms)
         charged = cost.new_tokens + self.policy.decode_weight * output.q50
         booking = Booking(
             call,
             output,
-            max(0, call.prompt_tokens - shared) + output.q50,
+            self._private_tokens(call, held) + output.q50,
             demand.weight,
             demand.patient,
             held,
@@ -75,12 +73,13 @@ class Books:
         return shares
 
     def adopt(self, load: EngineLoad, ref: Ref, call: QueuedCall) -> None:
-        """Books what runs already."""
+        """Books what runs already, in the contexts it runs in."""
         known = load.drop(ref)
         demand = self.chooser.demand(call, call.ready_ms)
-        private = call.prompt_tokens + demand.output.q50
+        held = self.contexts.held(load, call) if self.policy.prefix_affinity else ()
+        private = self._private_tokens(call, held) + demand.output.q50
         placed = known.placed_ms if known is not None else call.ready_ms
-        booking = Booking(call, demand.output, private, demand.weight, demand.patient, placed_ms=placed)
+        booking = Booking(call, demand.output, private, demand.weight, demand.patient, held, placed_ms=placed)
         self._take(load, ref, booking)
 
     def name(self, placement: Placement, ref: Ref) -> None:
@@ -116,6 +115,7 @@ class Books:
             return
         load, booking = found
         call = found[1].call
+        self.contexts.filled(load, booking.held)
         self.estimates.learn_output(call, usage.output_tokens)
         step_weight = (booking.step_weight + load.step_weight) / 2
         self.estimates.learn_call(load.engine, step_weight, usage, timings)
@@ -147,6 +147,11 @@ class Books:
         booking.step_weight = load.step_weight
         self._attempts[ref] = load
         self.room.update(load)
+
+    def _private_tokens(self, call: QueuedCall, held: tuple[str, ...]) -> int:
+        """Of a call's prompt, outside the contexts it holds, shortest first."""
+        shared = next((prefix.tokens for prefix in call.prefixes if held and prefix.hash == held[-1]), 0)
+        return max(0, call.prompt_tokens - shared)
 
     def _charge(self, tenant: str, tokens: float) -> None:
         self.fairness.charge(tenant, tokens)

@@ -6,7 +6,9 @@ for those that come, a bounded number of them on each engine.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from parrot_manager.core.commands import ExpectUses, FreeContexts, Share
@@ -18,6 +20,8 @@ from parrot_manager.core.scheduling.uses import NEVER, Uses
 
 KEPT: Final = 256
 """Shared contexts of one engine that no call uses or waits for; the one unused for longest is freed."""
+LEFT: Final = 1_024
+"""Engines that left and may attach anew, of which it is remembered whose their contexts were."""
 
 
 class Contexts:
@@ -32,6 +36,8 @@ class Contexts:
         self._free: dict[str, list[str]] = {}
         self._later: dict[str, dict[str, None]] = {}
         """By prefix, engines where nobody uses it while somebody waits for it: looked at when none does."""
+        self._left: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        """By engine that left, the prefixes of its contexts that are this manager's to free."""
 
     # Who will use what.
 
@@ -72,15 +78,31 @@ class Contexts:
             known = load.homes.get(context.prefix_hash)
             own = min(known.own_tokens, context.tokens) if known is not None else context.tokens
             mine = known is not None and known.mine
-            home = Home(context.context_id, context.tokens, own, in_kv=context.in_kv, mine=mine)
+            in_kv = context.in_kv
+            home = Home(context.context_id, context.tokens, own, in_kv=in_kv, filled=in_kv, mine=mine)
             self._put(load, context.prefix_hash, home)
         ids = set(gone)
         if ids:
             for name in [name for name, home in load.homes.items() if home.context_id in ids]:
                 self._drop(load, name)
 
+    def join(self, load: EngineLoad, contexts: Iterable[SharedContext]) -> None:
+        """An engine comes with these; when it was here before, those that were this manager's still are."""
+        self.report(load, contexts, ())
+        for name in self._left.pop(load.engine.id, ()):
+            home = load.homes.get(name)
+            if home is not None:
+                home.mine = True
+                load.kept[name] = None
+                self._later.setdefault(name, {})[load.engine.id] = None
+
     def leave(self, load: EngineLoad) -> None:
         """An engine is gone, with all it held."""
+        mine = tuple(name for name, home in load.homes.items() if home.mine)
+        if mine:
+            self._left[load.engine.id] = mine
+            if len(self._left) > LEFT:
+                self._left.popitem(last=False)
         for name in list(load.homes):
             self._drop(load, name)
         self._free.pop(load.engine.id, None)
@@ -113,9 +135,27 @@ class Contexts:
             self._told.setdefault(name, share.steps_to_next_use)
             below = prefix.tokens
 
-    def unused(self, load: EngineLoad, names: Iterable[str]) -> None:
-        """An attempt that used these on an engine is over."""
+    def held(self, load: EngineLoad, call: QueuedCall) -> tuple[str, ...]:
+        """The prefixes of a call that runs on an engine already, as far as they are contexts there."""
+        names = tuple(prefix.hash for prefix in call.prefixes if prefix.hash in load.homes)
         for name in names:
+            load.homes[name].mine = True
+            load.kept.pop(name, None)
+        return names
+
+    def filled(self, load: EngineLoad, names: Iterable[str]) -> None:
+        """An attempt made its outputs in these."""
+        for name in names:
+            home = load.homes.get(name)
+            if home is not None:
+                home.filled = True
+
+    def unused(self, load: EngineLoad, names: Iterable[str]) -> None:
+        """An attempt that used these on an engine is over; what nobody has filled, nobody fills now."""
+        for name in names:
+            home = load.homes.get(name)
+            if home is not None and not home.users and not home.filled:
+                self._put(load, name, replace(home, in_kv=False))
             self._look(load, name)
 
     def drain(self) -> list[FreeContexts | ExpectUses]:

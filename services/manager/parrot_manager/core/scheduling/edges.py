@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from itertools import islice
 from typing import Final
 
@@ -25,7 +26,7 @@ class Edges:
 
     def __init__(self, books: Books) -> None:
         self._books = books
-        self._calls: dict[tuple[str, str], QueuedCall] = {}
+        self._calls: OrderedDict[tuple[str, str], QueuedCall] = OrderedDict()
 
     def add(self, call: QueuedCall) -> None:
         """A call waits for running attempts alone."""
@@ -43,11 +44,11 @@ class Edges:
         """Those that are better sent now; not into places that calls with all their inputs could use."""
         placements: list[Placement] = []
         for call in list(islice(self._calls.values(), LOOKED_AT)):
-            del self._calls[call.key]
             placement = self._place_one(call, now_ms)
             if placement is None:
-                self._calls[call.key] = call
+                self._calls.move_to_end(call.key)
             else:
+                del self._calls[call.key]
                 placements.append(placement)
         return placements
 

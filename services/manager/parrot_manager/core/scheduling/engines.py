@@ -61,6 +61,7 @@ class Home:
         own_tokens: those that its parent does not have.
         users: attempts that run in forks of it.
         in_kv: its KV is there, or a running attempt fills it.
+        filled: its KV is there, as the engine said, or as an attempt that made its outputs in it shows.
         mine: this manager's calls made it or used it, so this manager frees it.
     """
 
@@ -69,6 +70,7 @@ class Home:
     own_tokens: int
     users: int = 0
     in_kv: bool = True
+    filled: bool = False
     mine: bool = False
 
 

@@ -7,9 +7,11 @@ comes, or comes back, starts where those are who wait: it saved nothing up by be
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Final
 
 REMEMBERED: Final = 10_000
+"""Tenants whose clocks are kept; when there are more, the half that was served least starts anew."""
 
 
 class Fairness:
@@ -30,6 +32,8 @@ class Fairness:
         """A tenant was served; negative: less than it was charged for."""
         self._clocks[tenant] = self.clock(tenant) + tokens
         if len(self._clocks) > REMEMBERED:
+            # The floor moves with those who wait alone: of tenants that come once each, it would keep all.
+            self.advance(median(self._clocks.values()))
             self._clocks = {name: clock for name, clock in self._clocks.items() if clock > self._floor}
 
     def advance(self, least: float) -> None:

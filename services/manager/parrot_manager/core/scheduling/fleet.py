@@ -42,7 +42,7 @@ class Fleet:
         load = self.engines[engine.id] = EngineLoad(engine, self.estimates.pace(engine))
         for ref in claimed:
             load.take(ref, replace(UNKNOWN, placed_ms=now_ms))
-        self._contexts.report(load, contexts, ())
+        self._contexts.join(load, contexts)
         self._changed(load)
 
     def update(self, engine: Engine) -> None:

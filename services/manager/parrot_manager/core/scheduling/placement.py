@@ -14,12 +14,10 @@ from parrot_manager.core.scheduling.cost import Cost, fits, reckon, within_laten
 from parrot_manager.core.scheduling.decisions import explain, explain_load, explain_prefix, explain_turn
 from parrot_manager.core.scheduling.engines import EngineLoad
 from parrot_manager.core.scheduling.policies import SchedulingPolicy
-from parrot_manager.core.scheduling.room import Room
+from parrot_manager.core.scheduling.room import LOOKED_AT, Room
 
 HOLDERS: Final = 4
 """Engines that are looked at because they hold a prefix, and as many because they suffer least."""
-LOOKED_AT: Final = 32
-"""Engines that are looked at in all when the first ones have no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class Chooser:
 
     def _changed(self, demand: Demand, since: int) -> Found:
         found: Found = {}
-        for engine_id in self._room.changed_since(since)[:LOOKED_AT]:
+        for engine_id in self._room.changed_since(since)[0]:
             self._consider(found, self._engines[engine_id], demand)
         return found
 

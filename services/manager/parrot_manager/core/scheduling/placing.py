@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from parrot_manager.core.scheduling.books import Books
-from parrot_manager.core.scheduling.calls import Placement, QueuedCall
+from parrot_manager.core.scheduling.calls import ANY_MODEL, Placement, QueuedCall
 from parrot_manager.core.scheduling.edges import Edges
 from parrot_manager.core.scheduling.hurry import is_overdue
 from parrot_manager.core.scheduling.placement import Choice
@@ -26,7 +27,8 @@ class Placing:
         self._queue = books.queue
         self._edges = Edges(books)
         self._changed = False
-        self._placed = 0
+        self._placed: Counter[str] = Counter()
+        """By the model of the engine, and in all as `ANY_MODEL`: whose calls go to all engines."""
         self._tried: dict[tuple[str, str], tuple[int, bool]] = {}
         """Of calls that found no room: the version it was looked for at, and whether they were overdue."""
 
@@ -68,16 +70,16 @@ class Placing:
         for call in list(self._books.chooser.held.values()):
             self._place_held(call.key, now_ms, placements)
         skipped: list[Entry] = []
-        while len(skipped) <= self._policy.lookahead:
-            entry = self._next(now_ms)
-            if entry is None:
-                break
+        skips: Counter[str] = Counter()
+        groups: set[tuple[str, str]] = set()
+        while (entry := self._next(now_ms, skips)) is not None:
             before = len(placements)
-            self._place_with_group(entry.call, now_ms, placements)
+            self._place_with_group(entry.call, now_ms, placements, groups)
             if entry.alive:
                 if len(placements) == before:
                     self._hold(entry.call, now_ms)
                 skipped.append(entry)
+                skips[entry.call.model] += 1
                 self._queue.set_aside(entry.call.key)
         for entry in skipped:
             self._queue.add(entry.call)
@@ -85,31 +87,49 @@ class Placing:
             placements += self._edges.place(now_ms)
         return placements
 
-    def _next(self, now_ms: int) -> Entry | None:
-        """The call that goes first, of those whose model has room anywhere."""
+    def _next(self, now_ms: int, skips: Counter[str]) -> Entry | None:
+        """The call that goes first, of those whose model has room anywhere.
+
+        A model of which so many were tried in vain is out of this step, with the clocks of those who wait
+        for it: other models have engines of their own.
+        """
         room = self._books.room
-        queues = [
-            queue
+        queues = {
+            model: queue
             for model in self._queue.models()
-            if room.has(model) and (queue := self._queue.of(model)) is not None
-        ]
+            if room.has(model)
+            and skips[model] <= self._policy.lookahead
+            and (queue := self._queue.of(model)) is not None
+        }
         if not queues:
             return None
-        least = min(queue.least for queue in queues)
+        least = min(queue.least for queue in queues.values())
         self._books.fairness.advance(least)
         limit = least + self._policy.burst_tokens
-        turn = self._placed % self._policy.overdue_share == 0
-        heads = [
-            head for queue in queues if (head := queue.first(now_ms, limit, overdue_turn=turn)) is not None
-        ]
-        return min(heads, key=lambda head: head.rank[1] if turn else head.order, default=None)
+        turns: list[Entry] = []
+        others: list[Entry] = []
+        for model, queue in queues.items():
+            # Counted by model: engines of several models come free in a rhythm, and one would have all turns.
+            turn = self._placed[model] % self._policy.overdue_share == 0
+            head = queue.first(now_ms, limit, overdue_turn=turn)
+            if head is not None:
+                (turns if turn else others).append(head)
+        if turns:
+            return min(turns, key=lambda head: head.start)
+        return min(others, key=lambda head: head.order, default=None)
 
-    def _place_with_group(self, call: QueuedCall, now_ms: int, placements: list[Placement]) -> None:
-        """A group's ready members go together, the longest first: that ends them soonest."""
+    def _place_with_group(
+        self, call: QueuedCall, now_ms: int, placements: list[Placement], tried: set[tuple[str, str]]
+    ) -> None:
+        """A group's ready members go together, the longest first: that ends them soonest.
+
+        It is looked through once a step: what is left of it then goes one by one.
+        """
         group = call.group if self._policy.grouping else None
-        if group is None:
+        if group is None or group in tried:
             self._place_one(call, now_ms, placements)
             return
+        tried.add(group)
         estimates = self._books.estimates
         members = self._queue.members(group)
         members.sort(key=lambda m: (-estimates.output(m).q50, -m.prompt_tokens, m.order))
@@ -134,12 +154,16 @@ class Placing:
         since = version if overdue == was_overdue else -1
         choice = self._books.chooser.choose(call, now_ms, since)
         if choice is None:
-            self._tried[call.key] = self._books.room.version, overdue
+            room = self._books.room
+            seen = room.changed_since(since)[1] if since >= 0 else room.version
+            self._tried[call.key] = seen, overdue
+            self._changed |= seen < room.version
             return False
         self._tried.pop(call.key, None)
         self._let_go(call.key)
         self._queue.discard(call.key)
-        self._placed += 1
+        for model in {choice.load.engine.model, ANY_MODEL}:
+            self._placed[model] += 1
         placements.append(self._booked(call, choice, now_ms))
         return True
 
@@ -178,4 +202,6 @@ class Placing:
         held = self._books.chooser.held
         for engine_id in [name for name, holder in held.items() if holder.key == key]:
             del held[engine_id]
+            # Those that were tried meanwhile did not look at it.
+            self._books.room.update(self._books.engines[engine_id])
             self._changed = True

@@ -2,7 +2,8 @@
 
 Three levels. Between tenants: those who were served least may go, within a burst (`fairness`). Among
 their first calls: the class, then the earliest latest start, then the session nearest its end. And one
-turn in so many is an overdue throughput call's, which bounds its wait whatever else comes.
+turn in so many is that of the call whose slack has been gone for longest, which bounds its wait whatever
+else comes.
 
 The keys do not depend on the time, as all slack shrinks alike; so nothing is sorted again while it waits.
 """
@@ -20,6 +21,9 @@ from parrot_manager.core.scheduling.hurry import is_hopeless, is_overdue
 
 LANES_LOOKED_AT: Final = 32
 """The first calls of so many tenants are compared: those of the tenants that were served least."""
+
+DEAD: Final = 64
+"""So many entries of calls that were taken out may stay in a lane whatever its size."""
 
 Key = tuple[bool, float, float, int, str, int]
 Order = Callable[[QueuedCall, bool], tuple[bool, Key]]
@@ -49,6 +53,11 @@ class Entry:
         patient, key = self.rank
         return patient, self.late, key
 
+    @property
+    def start(self) -> Key:
+        """Among those whose slack is gone: by the latest start alone, whether or not its group has begun."""
+        return True, *self.rank[1][1:]
+
 
 Heap = list[tuple[Key, int, Entry]]
 
@@ -59,12 +68,14 @@ class Lane:
 
     Attributes:
         urgent: those that can still end in time, or about in time.
-        late: those that would be far too late: they go when no urgent one does, and in their turns.
+        late: those that would be far too late: they go when no urgent one does.
+        turns: the same, in the order of their turns.
         patient: those that are in no hurry.
     """
 
     urgent: Heap = field(default_factory=list)
     late: Heap = field(default_factory=list)
+    turns: Heap = field(default_factory=list)
     patient: Heap = field(default_factory=list)
     alive: int = 0
 
@@ -78,7 +89,9 @@ class Lane:
         while (entry := first_of(self.urgent)) is not None:
             if not entry.timed or not is_hopeless(entry.call, now_ms):
                 return entry
-            heapq.heappush(self.late, heapq.heappop(self.urgent))
+            item = heapq.heappop(self.urgent)
+            heapq.heappush(self.late, item)
+            heapq.heappush(self.turns, (entry.start, item[1], entry))
             entry.late = True
         return first_of(self.late) or first_of(self.patient)
 
@@ -87,7 +100,17 @@ class Lane:
         patient = first_of(self.patient)
         if patient is None or not patient.timed or not is_overdue(patient.call, now_ms):
             patient = None
-        return earlier(first_of(self.late), patient)
+        return earlier(first_of(self.turns), patient)
+
+    def take_out(self, entry: Entry) -> None:
+        """Takes a call out: its entry goes when it comes to the front, or when too many are like it."""
+        entry.alive = False
+        self.alive -= 1
+        most = 2 * self.alive + DEAD
+        if len(self.urgent) + len(self.late) + len(self.patient) > most or len(self.turns) > most:
+            for heap in (self.urgent, self.late, self.turns, self.patient):
+                heap[:] = [item for item in heap if item[2].alive]
+                heapq.heapify(heap)
 
 
 def first_of(heap: Heap) -> Entry | None:
@@ -134,10 +157,9 @@ class ModelQueue:
 
     def discard(self, entry: Entry) -> None:
         """Takes a call out."""
-        entry.alive = False
         tenant = entry.call.tenant
         lane = self._lanes[tenant]
-        lane.alive -= 1
+        lane.take_out(entry)
         self._calls -= 1
         if not lane.alive:
             del self._lanes[tenant]
@@ -179,7 +201,7 @@ def earlier(one: Entry | None, other: Entry | None) -> Entry | None:
     """The one whose latest start is earlier."""
     if one is None or other is None:
         return one or other
-    return one if one.rank[1] < other.rank[1] else other
+    return one if one.start < other.start else other
 
 
 class ReadyQueue:

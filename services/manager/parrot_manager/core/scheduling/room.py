@@ -15,6 +15,8 @@ from parrot_manager.core.scheduling.policies import SchedulingPolicy
 
 NOMINAL_TOKENS: Final = 512
 """Of the call that engines are compared by before it is known which one it is."""
+LOOKED_AT: Final = 32
+"""Engines that are looked at in all, of those that changed or when the first ones have no room."""
 Order = list[tuple[float, str]]
 _NONE: Final[Order] = []
 
@@ -61,14 +63,21 @@ class Room:
             # Where nobody is in a hurry, however full, is the better place for a patient call.
             self._insert(load, Kind.PATIENT, step_ms * (1 + load.urgent))
 
-    def changed_since(self, version: int) -> list[str]:
-        """Engines that changed after a version, the last first: what had no place then may have one there."""
-        found = []
+    def changed_since(self, version: int) -> tuple[list[str], int]:
+        """Engines that changed after a version: what had no place then may have one there.
+
+        When there are many, the last ones and the first ones; those between are not lost: the version
+        returned is the one to ask for next.
+        """
+        found: list[str] = []
         for engine_id, changed in reversed(self._changes.items()):
             if changed <= version:
                 break
             found.append(engine_id)
-        return found
+        if len(found) <= LOOKED_AT:
+            return found, self.version
+        first = found[-LOOKED_AT // 2 :]
+        return [*found[: LOOKED_AT // 2], *first], self._changes[first[0]]
 
     def remove(self, load: EngineLoad) -> None:
         """An engine is gone, or full."""
