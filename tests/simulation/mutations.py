@@ -75,12 +75,6 @@ MUTATIONS = (
         "    if call.id in live.attempts:\n        trouble.made = ()\n",
     ),
     Mutation(
-        "lets a consumer keep the memory its producer lacks",
-        CORE + "machine",
-        "        attempts.call_back(turn)\n",
-        "",
-    ),
-    Mutation(
         "dispatches without storing the attempt",
         CORE + "turn",
         "        self._touch(attempt.ref.session_id).attempts[attempt.ref] = attempt\n",
