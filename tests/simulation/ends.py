@@ -199,13 +199,8 @@ class _Ends:
         where = f"{self._session.id} {variable.id} is {variable.state.name}, a reader was told {record}"
         if variable.state is VariableState.READY:
             promise(record.text == self._value(variable.id), "reader told otherwise", where)
-        elif self._client.app.undisturbed and not self._failed_behind(variable):
+        elif self._client.app.undisturbed:
             promise(record.text is None, "reader told otherwise", where)
-
-    def _failed_behind(self, variable: Variable) -> bool:
-        """Whether its call failed after this output was whole, with another of its outputs."""
-        call = self._calls.get(variable.producer_call_id)
-        return call is not None and len(call.output_ids) > 1 and call.state is CallState.FAILED
 
 
 def _lost_too_often(call: Call, _: PlannedCall) -> bool:

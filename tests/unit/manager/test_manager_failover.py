@@ -153,6 +153,19 @@ def test_what_would_fail_again_is_not_tried_again(rig: Rig, kind: errors.Kind) -
     assert failure.type == kind.type
 
 
+def test_of_a_call_that_fails_for_good_the_outputs_that_were_whole_are_kept(rig: Rig) -> None:
+    one_call(rig, "b c")
+    rig.submit([new("reader", "b", "d"), new("other", "c", "e")])
+    (probe,) = only(Probe, rig.failed(C1, errors.TRANSFORM_FAILED))
+    assert rig.call("c-1").state is not CallState.FAILED
+    told = rig.lost(probe.ref, made=["b"])
+    assert rig.variable("b").state is VariableState.READY
+    assert rig.variable("c").state is VariableState.FAILED
+    assert rig.call("c-1").state is CallState.FAILED
+    assert rig.call("c-3").state is CallState.FAILED
+    assert [command.call.id for command in dispatches(told)] == ["c-2"]
+
+
 def test_an_engine_that_could_not_run_a_call_is_not_asked_again(rig: Rig) -> None:
     one_call(rig)
     rig.engine("e-2")

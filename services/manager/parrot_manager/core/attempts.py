@@ -97,14 +97,18 @@ def _finish_in_time(turn: Turn, live: LiveSession, call: Call, done: AttemptDone
 
 
 def on_failed(turn: Turn, event: AttemptFailed) -> None:
-    """Fails the call, unless another try may do better: then what this one left is looked at first."""
+    """Fails the call, unless another try may do better, or it has outputs that may be whole by now.
+
+    Then what this attempt left is looked at first: who has read a whole output is not told that it failed.
+    """
     found = _open_call(turn.state, event.ref)
     if found is None:
         return
     live, call = found
     failure = replace(event.failure, session_id=live.session.id, call_id=call.id)
     stopped = _called_back(live, call) and failure.type == errors.ENGINE_LOST.type
-    if stopped or may_retry(turn, live, call, failure):
+    several = len(live.open_outputs(call)) > 1
+    if stopped or several or may_retry(turn, live, call, failure):
         live.trouble(call.id).failure = failure
         look(turn, event.ref)
     else:
