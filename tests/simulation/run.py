@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import multiprocessing
 import os
 import sys
 import time
@@ -54,7 +55,8 @@ def simulate(first: int, count: int, workers: int) -> list[Outcome]:
     ]
     if workers == 1:
         return [outcome for chunk in chunks for outcome in play_all(chunk)]
-    with ProcessPoolExecutor(workers) as pool:
+    # A fork of a test run that has spoken gRPC takes its threads' locks along.
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         return [outcome for broken in pool.map(play_all, chunks) for outcome in broken]
 
 

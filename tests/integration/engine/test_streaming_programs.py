@@ -133,6 +133,9 @@ async def test_across_two_real_engines_the_input_is_prefilled_before_its_end_and
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: dict[str, tuple[str, str]] = {}
+    backends = (small_vllm_backend, other_small_vllm_backend)
+    # Other tests on the same engine may have left some.
+    contexts = [backend.stats().contexts for backend in backends]
     async with (
         connected(nats_url, "other", 5) as other_bus,
         programs_on(small_vllm_backend, bus) as (first, first_reports),
@@ -167,10 +170,10 @@ async def test_across_two_real_engines_the_input_is_prefilled_before_its_end_and
     assert done.timings.static_prefill_tokens == static
     assert done.timings.dynamic_prefill_tokens > 16
     assert made["two"] == made["one"]
-    for backend in (small_vllm_backend, other_small_vllm_backend):
+    for backend in backends:
         books = await until_audit(backend, lambda books: not books.request_blocks)
         assert not books.held_contexts
-        assert backend.stats().contexts == 0
+    assert [backend.stats().contexts for backend in backends] == contexts
 
 
 async def test_in_one_engine_a_consumer_needs_no_delta_from_the_bus(
