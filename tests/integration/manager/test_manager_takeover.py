@@ -116,6 +116,22 @@ async def rows(url: str) -> dict[str, list[tuple[Any, ...]]]:
     return found
 
 
+async def all_stored(url: str) -> None:
+    """Returns once every call's and attempt's end is stored: what a manager shows is ahead of that."""
+    engine = engine_of(url, pool_size=1)
+
+    async def look() -> bool:
+        async with engine.connect() as connection:
+            unended = [
+                (await connection.execute(text(f"SELECT count(*) FROM {table} WHERE ended_ms = 0"))).scalar()  # noqa: S608
+                for table in ("calls", "attempts")
+            ]
+        return unended == [0, 0]
+
+    await eventually(look, within_s=20)
+    await engine.dispose()
+
+
 def check_once(graph: pb.GetSessionResponse) -> None:
     """Fails unless every call is done, by its first attempt, and every output is there."""
     assert [(one.state, one.attempt) for one in graph.calls] == [(DONE, 1)] * CHAIN
@@ -172,6 +188,7 @@ async def test_a_manager_that_wakes_up_after_its_lease_writes_nothing(two: Site,
         graph = await finished(two, session)
         assert {one.state for one in graph.calls} == {DONE}
     await two.shared(m_2=16)
+    await all_stored(database_url)
     before = await rows(database_url)
     two.managers[0].resume()
     await two.shared(m_1=8, m_2=8)
