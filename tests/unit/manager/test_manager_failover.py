@@ -15,6 +15,7 @@ from parrot_manager.core.model import (
     AttemptState,
     Call,
     CallState,
+    Failure,
     Ref,
     SessionState,
     Streamed,
@@ -164,6 +165,14 @@ def test_of_a_call_that_fails_for_good_the_outputs_that_were_whole_are_kept(rig:
     assert rig.call("c-1").state is CallState.FAILED
     assert rig.call("c-3").state is CallState.FAILED
     assert [command.call.id for command in dispatches(told)] == ["c-2"]
+
+
+def test_a_look_that_fails_by_itself_is_not_repeated_for_ever(rig: Rig) -> None:
+    one_call(rig, "b c")
+    rig.die()
+    for _ in range(3):
+        rig.tell(events.AttemptFailed(C1, Failure.of(errors.INTERNAL, "a bug")))
+    assert rig.call("c-1").state is CallState.FAILED
 
 
 def test_an_engine_that_could_not_run_a_call_is_not_asked_again(rig: Rig) -> None:
