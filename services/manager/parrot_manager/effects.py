@@ -68,7 +68,7 @@ class Effects:
                 self._shell.apply(SlotFreed(effect.engine_id, effect.call.ref))
                 self._shell.apply(AttemptFailed(effect.call.ref, _UNEXPECTED))
             elif isinstance(effect, Probe):
-                self._shell.apply(AttemptFailed(effect.ref, _UNEXPECTED))
+                self._shell.apply(AttemptFailed(effect.ref, _UNEXPECTED, blind=True))
 
     async def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Dispatch):

@@ -107,18 +107,12 @@ def on_failed(turn: Turn, event: AttemptFailed) -> None:
     live, call = found
     failure = replace(event.failure, session_id=live.session.id, call_id=call.id)
     stopped = _called_back(live, call) and failure.type == errors.ENGINE_LOST.type
-    if stopped or _may_have_made(live, call) or may_retry(turn, live, call, failure):
+    several = len(live.open_outputs(call)) > 1
+    if not event.blind and (stopped or several or may_retry(turn, live, call, failure)):
         live.trouble(call.id).failure = failure
         look(turn, event.ref)
     else:
         fail(turn, live, call, failure)
-
-
-def _may_have_made(live: LiveSession, call: Call) -> bool:
-    """Whether one of a failed call's outputs may be whole; not asked again when looking for it failed."""
-    found = live.troubles.get(call.id)
-    looked = found is not None and found.failure is not None
-    return not looked and len(live.open_outputs(call)) > 1
 
 
 def on_lost(turn: Turn, event: AttemptLost) -> None:

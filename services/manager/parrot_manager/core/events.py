@@ -219,10 +219,15 @@ class AttemptDone:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """An attempt failed by itself."""
+    """An attempt failed by itself.
+
+    Attributes:
+        blind: what it left could not be looked at either, so that nothing of it can be kept.
+    """
 
     ref: Ref
     failure: Failure
+    blind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
