@@ -76,10 +76,15 @@ def activate(turn: Turn, live: LiveSession, variable_ids: Iterable[str]) -> None
 
 
 def activate_restored(turn: Turn, live: LiveSession) -> None:
-    """Starts what leads to the variables that were wanted before: what runs may wait for what is idle now."""
+    """Starts what leads to the variables that were wanted before, and to what runs.
+
+    Whoever wanted what runs may have what they wanted, or a skip: it goes on all the same, as it would have.
+    """
     wanted = [name for name in live.open_variables if live.variables[name].criteria is not None]
     producers = filter(None, map(live.graph.get_producer, wanted))
-    _start_idle(turn, live, live.graph.ancestors(producers))
+    nodes = (*live.unfinished, *(block.id for block in live.blocks.opened()))
+    going = [node_id for node_id in nodes if not _is_idle(live, node_id)]
+    _start_idle(turn, live, live.graph.ancestors([*producers, *going]))
 
 
 def _start_idle(turn: Turn, live: LiveSession, wanted: set[str]) -> None:
