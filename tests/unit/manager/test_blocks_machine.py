@@ -334,16 +334,17 @@ def test_a_lazy_block_nobody_wants_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("steps", range(14))
 def test_a_lazy_map_goes_on_after_a_restart_though_who_wanted_it_was_skipped(steps: int) -> None:
-    play = stage(lazy=True, gate=listed())
+    play = stage(lazy=True)
     skipped = new("join", "all", "end", when=says("gate", "open"))
-    play.submit([new("list", "", "list"), new("gate", "", "gate"), skipped], [mapped()], wanted=["end"])
+    twice = mapped([new("shout", "item", "loud"), new("grow", "loud", "long")], collected="long")
+    play.submit([new("list", "", "list"), skipped], [twice], {"gate": "shut"}, wanted=["end"])
     for _ in range(steps):
         play.act()
     play.restart()
     play.settle()
     play.submit([new("join", "all", "more")], wanted=["more"])
     play.settle()
-    assert play.text("more") == '["A","B","C"]'
+    assert play.text("more") == '["Aa","Ba","Ca"]'
 
 
 @pytest.mark.parametrize("steps", range(14))
