@@ -128,9 +128,12 @@ def _attached(turn: Turn, engine_id: str, epoch: int) -> EngineLoad | None:
 
 
 def _adopt(turn: Turn, engine_id: str, ref: Ref) -> bool:
-    """An engine runs an attempt; False when nobody waits for that."""
+    """An engine runs an attempt; False when nobody waits for that.
+
+    A manager that has lost the shard without knowing may have sent an attempt of that number elsewhere.
+    """
     found = running_call(turn.state, ref)
-    if found is None:
+    if found is None or found[0].attempts[ref.call_id].engine_id != engine_id:
         return False
     live, call = found
     adopt(turn, live, call, live.attempts[call.id])
