@@ -287,7 +287,7 @@ def test_after_a_restart_an_engine_that_never_comes_is_fenced(rig: Rig) -> None:
 def test_an_attempt_that_another_engine_claims_takes_no_place_there(rig: Rig) -> None:
     """A manager that lost the shard without knowing hears of the attempt its successor gave that number."""
     one_call(rig)
-    rig.engine("e-2", claimed=[C1])
+    rig.engine("e-2", claimed=(C1,))
     assert rig.machine.state.engines["e-2"].running == {}
     assert rig.call("c-1").engine_id == "e-1"
     assert C1 in rig.machine.state.engines["e-1"].running
