@@ -60,6 +60,9 @@ class SimEngine:
         self.process.kill()
         for program in self.programs.values():
             program.process.kill()
+        # Its memory is gone, whether or not it begins anew before the run is over.
+        self.programs.clear()
+        self.contexts.clear()
         for link in self.links.values():
             link.cut(manager_notices_ms=self.dice.between(0, notice_ms), engine_notices_ms=0)
         self.links.clear()

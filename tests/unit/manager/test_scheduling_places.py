@@ -290,3 +290,28 @@ def test_a_call_that_was_not_tried_for_long_finds_the_one_engine_where_it_fits()
     for _ in range(20):
         site.place(now_ms=2)
     assert site.engine_of(big) == roomy
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_calls_that_avoid_the_only_free_engine_keep_nobody_from_it(group: str) -> None:
+    site = Site.of(engine("busy", capacity=1))
+    site.ready(call())
+    site.place()
+    site.fleet.join(engine("free", capacity=8))
+    objective = latency(group=group)
+    refused = [
+        replace(call(objective=objective, prompt=900), avoid=frozenset({"free"}))
+        for _ in range(3 * APP_CENTRIC.lookahead)
+    ]
+    allowed = call(objective=objective)
+    site.ready(*refused, allowed)
+    assert [placement.call for placement in site.place()] == [allowed]
+    assert site.engine_of(allowed) == "free"
+
+
+def test_calls_that_failed_on_every_engine_go_where_they_can() -> None:
+    site = Site.of(engine("e"))
+    again = replace(call(objective=latency()), avoid=frozenset({"e"}))
+    site.ready(again)
+    site.place()
+    assert site.engine_of(again) == "e"

@@ -13,6 +13,9 @@ from parrot_manager.core.shapes import CHARS_PER_TOKEN, InputPiece, OutputPiece,
 
 ANY_MODEL = ""
 
+Kin = tuple[str, frozenset[str]]
+"""What decides which engines a call may go to: its model, and the engines it failed on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:
@@ -55,6 +58,11 @@ class QueuedCall:
     def key(self) -> tuple[str, str]:
         """The session's and the call's id."""
         return self.session_id, self.call_id
+
+    @property
+    def kin(self) -> Kin:
+        """Calls that may go to the same engines wait for the same places."""
+        return self.model, self.avoid
 
     @property
     def group(self) -> tuple[str, str] | None:

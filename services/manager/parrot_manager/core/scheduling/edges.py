@@ -53,7 +53,7 @@ class Edges:
         return placements
 
     def _place_one(self, call: QueuedCall, now_ms: int) -> Placement | None:
-        if self._books.queue.of(call.model) is not None:
+        if self._books.queue.least(call.model) is not None:
             return None
         producers = self._producers(call)
         if not producers:

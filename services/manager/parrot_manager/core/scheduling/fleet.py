@@ -172,7 +172,7 @@ class Fleet:
     def queued(self, model: str) -> list[QueuedCall]:
         """The calls that ask for a model and may be placed, oldest session first."""
         ahead = [call for call in self._placing.ahead() if call.model == model]
-        return sorted([*(entry.call for entry in self._queue.of(model) or ()), *ahead])
+        return sorted([*self._queue.of(model), *ahead])
 
     def queued_calls(self) -> int:
         """How many calls have all their inputs and no place."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from parrot_manager.core.estimates import Estimates, Lengths
 from parrot_manager.core.scheduling import hurry
-from parrot_manager.core.scheduling.calls import QueuedCall
+from parrot_manager.core.scheduling.calls import Kin, QueuedCall
 from parrot_manager.core.scheduling.contexts import Contexts
 from parrot_manager.core.scheduling.cost import Cost, fits, reckon, within_latency
 from parrot_manager.core.scheduling.decisions import explain, explain_load, explain_prefix, explain_turn
@@ -67,6 +67,14 @@ class Chooser:
         self._engines = engines
         self.held: dict[str, QueuedCall] = {}
         """Engines whose room is kept for a call that has waited too long for it."""
+
+    def has_room(self, kin: Kin) -> bool:
+        """Whether an engine that calls of a kin may go to has room for one."""
+        model, avoid = kin
+        if not avoid or not self._room.has(model):
+            return self._room.has(model)
+        (order,) = self._room.of(model, patient=False)[:1]
+        return any(name not in avoid for _, name in order) or not self._others_serve(model, avoid)
 
     def hold(self, call: QueuedCall) -> str | None:
         """The engine whose room is to be kept for a call: the one that needs to lose least for it."""
@@ -154,9 +162,10 @@ class Chooser:
             return True
         if load.engine.id not in call.avoid:
             return False
-        return any(
-            other.serves(call.model) for name, other in self._engines.items() if name not in call.avoid
-        )
+        return self._others_serve(call.model, call.avoid)
+
+    def _others_serve(self, model: str, avoid: frozenset[str]) -> bool:
+        return any(other.serves(model) for name, other in self._engines.items() if name not in avoid)
 
     def _simple(self, demand: Demand) -> Choice | None:
         """For policies that look at one thing only: the longest prefix, or the first with room."""

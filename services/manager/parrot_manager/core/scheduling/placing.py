@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from parrot_manager.core.scheduling.books import Books
-from parrot_manager.core.scheduling.calls import ANY_MODEL, Placement, QueuedCall
+from parrot_manager.core.scheduling.calls import ANY_MODEL, Kin, Placement, QueuedCall
 from parrot_manager.core.scheduling.edges import Edges
 from parrot_manager.core.scheduling.hurry import is_overdue
 from parrot_manager.core.scheduling.placement import Choice
@@ -70,7 +70,7 @@ class Placing:
         for call in list(self._books.chooser.held.values()):
             self._place_held(call.key, now_ms, placements)
         skipped: list[Entry] = []
-        skips: Counter[str] = Counter()
+        skips: Counter[Kin] = Counter()
         groups: set[tuple[str, str]] = set()
         while (entry := self._next(now_ms, skips)) is not None:
             before = len(placements)
@@ -79,7 +79,7 @@ class Placing:
                 if len(placements) == before:
                     self._hold(entry.call, now_ms)
                 skipped.append(entry)
-                skips[entry.call.model] += 1
+                skips[entry.call.kin] += 1
                 self._queue.set_aside(entry.call.key)
         for entry in skipped:
             self._queue.add(entry.call)
@@ -87,19 +87,16 @@ class Placing:
             placements += self._edges.place(now_ms)
         return placements
 
-    def _next(self, now_ms: int, skips: Counter[str]) -> Entry | None:
-        """The call that goes first, of those whose model has room anywhere.
+    def _next(self, now_ms: int, skips: Counter[Kin]) -> Entry | None:
+        """The call that goes first, of those for whose kin there is room anywhere.
 
-        A model of which so many were tried in vain is out of this step, with the clocks of those who wait
-        for it: other models have engines of their own.
+        A kin of which so many were tried in vain is out of this step, with the clocks of those who wait
+        for its engines: others have engines of their own.
         """
-        room = self._books.room
         queues = {
-            model: queue
-            for model in self._queue.models()
-            if room.has(model)
-            and skips[model] <= self._policy.lookahead
-            and (queue := self._queue.of(model)) is not None
+            kin: queue
+            for kin, queue in self._queue.kins()
+            if skips[kin] <= self._policy.lookahead and self._books.chooser.has_room(kin)
         }
         if not queues:
             return None
@@ -108,7 +105,7 @@ class Placing:
         limit = least + self._policy.burst_tokens
         turns: list[Entry] = []
         others: list[Entry] = []
-        for model, queue in queues.items():
+        for (model, _), queue in queues.items():
             # Counted by model: engines of several models come free in a rhythm, and one would have all turns.
             turn = self._placed[model] % self._policy.overdue_share == 0
             head = queue.first(now_ms, limit, overdue_turn=turn)
@@ -138,15 +135,15 @@ class Placing:
         for place, member in enumerate(members):
             if failed > self._policy.lookahead or (place and not self._may_go(member)):
                 break
-            if self._books.room.has(member.model):
+            if self._books.chooser.has_room(member.kin):
                 failed += not self._place_one(member, now_ms, placements)
         if len(members) > len(self._queue.members(group)):
             self._queue.begin(group)
 
     def _may_go(self, call: QueuedCall) -> bool:
-        queue = self._queue.of(call.model)
+        least = self._queue.least(call.model)
         clock = self._books.fairness.clock(call.tenant)
-        return queue is None or clock <= queue.least + self._policy.burst_tokens
+        return least is None or clock <= least + self._policy.burst_tokens
 
     def _place_one(self, call: QueuedCall, now_ms: int, placements: list[Placement]) -> bool:
         version, was_overdue = self._tried.get(call.key, (-1, False))

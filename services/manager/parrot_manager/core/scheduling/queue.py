@@ -1,4 +1,4 @@
-"""The ready calls of a model in the order they go.
+"""The ready calls of a kin in the order they go.
 
 Three levels. Between tenants: those who were served least may go, within a burst (`fairness`). Among
 their first calls: the class, then the earliest latest start, then the session nearest its end. And one
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from parrot_manager.core.scheduling.calls import QueuedCall
+from parrot_manager.core.scheduling.calls import Kin, QueuedCall
 from parrot_manager.core.scheduling.hurry import is_hopeless, is_overdue
 
 LANES_LOOKED_AT: Final = 32
@@ -64,7 +64,7 @@ Heap = list[tuple[Key, int, Entry]]
 
 @dataclass(slots=True)
 class Lane:
-    """One tenant's calls of one model.
+    """One tenant's calls of one kin.
 
     Attributes:
         urgent: those that can still end in time, or about in time.
@@ -123,8 +123,8 @@ def first_of(heap: Heap) -> Entry | None:
     return None
 
 
-class ModelQueue:
-    """All tenants' calls of one model. The tenants' clocks are told by whoever knows them."""
+class KinQueue:
+    """All tenants' calls of one kin. The tenants' clocks are told by whoever knows them."""
 
     def __init__(self, clock: Callable[[str], float]) -> None:
         self._clock = clock
@@ -205,13 +205,13 @@ def earlier(one: Entry | None, other: Entry | None) -> Entry | None:
 
 
 class ReadyQueue:
-    """The ready calls of all models, and the task groups they belong to."""
+    """The ready calls of all kins, and the task groups they belong to."""
 
     def __init__(self, order: Order, clock: Callable[[str], float], *, timed: bool) -> None:
         self._order = order
         self._clock = clock
         self._timed = timed
-        self._queues: dict[str, ModelQueue] = {}
+        self._queues: dict[Kin, KinQueue] = {}
         self._entries: dict[tuple[str, str], Entry] = {}
         self._groups: dict[tuple[str, str], dict[tuple[str, str], QueuedCall]] = {}
         self._begun: set[tuple[str, str]] = set()
@@ -228,11 +228,23 @@ class ReadyQueue:
 
     def models(self) -> list[str]:
         """The models that are asked for."""
-        return list(self._queues)
+        return sorted({model for model, _ in self._queues})
 
-    def of(self, model: str) -> ModelQueue | None:
+    def kins(self) -> Iterator[tuple[Kin, KinQueue]]:
+        """The calls of each kin."""
+        yield from self._queues.items()
+
+    def of(self, model: str) -> Iterator[QueuedCall]:
         """The calls that ask for a model."""
-        return self._queues.get(model)
+        for (asked, _), queue in self._queues.items():
+            if asked == model:
+                yield from (entry.call for entry in queue)
+
+    def least(self, model: str) -> float | None:
+        """The clock of the tenant that was served least, of those who ask for a model; None: nobody does."""
+        return min(
+            (queue.least for (asked, _), queue in self._queues.items() if asked == model), default=None
+        )
 
     def add(self, call: QueuedCall) -> None:
         """Takes a call in, or takes it in again as it is now."""
@@ -244,9 +256,9 @@ class ReadyQueue:
             if begun:
                 self._begun.add(group)
         entry = self._entries[call.key] = Entry(call, self._order(call, begun), self._timed)
-        if call.model not in self._queues:
-            self._queues[call.model] = ModelQueue(self._clock)
-        self._queues[call.model].push(entry)
+        if call.kin not in self._queues:
+            self._queues[call.kin] = KinQueue(self._clock)
+        self._queues[call.kin].push(entry)
 
     def discard(self, key: tuple[str, str]) -> None:
         """Takes a call out, if it is there."""
@@ -265,10 +277,10 @@ class ReadyQueue:
     def set_aside(self, key: tuple[str, str]) -> None:
         """Takes a call out that is added again at once: its group knows nothing of it."""
         entry = self._entries.pop(key)
-        queue = self._queues[entry.call.model]
+        queue = self._queues[entry.call.kin]
         queue.discard(entry)
         if not len(queue):
-            del self._queues[entry.call.model]
+            del self._queues[entry.call.kin]
 
     def members(self, group: tuple[str, str]) -> list[QueuedCall]:
         """The ready calls of a task group."""
