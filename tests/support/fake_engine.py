@@ -116,6 +116,11 @@ class FakeEngine:
         """Goes away without a word."""
         self._stream.cancel()
 
+    async def leave(self) -> None:
+        """Says goodbye, as one that has drained does."""
+        await self._stream.write(engine_pb2.AttachRequest(draining=engine_pb2.Draining()))
+        await self._stream.done_writing()
+
     async def run(self, address: str, claimed: tuple[engine_pb2.AttemptRef, ...]) -> None:
         """Stays attached until killed."""
         self._claimed = claimed

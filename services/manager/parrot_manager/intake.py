@@ -321,7 +321,9 @@ class Intake:
         Gives the epoch under which they are written.
         """
         self._shell.shards.check(session_id)
-        lock = self._shell.locks.setdefault(session_id, asyncio.Lock())
+        lock = self._shell.locks.get(session_id)
+        if lock is None:
+            lock = self._shell.locks[session_id] = asyncio.Lock()
         try:
             await asyncio.wait_for(lock.acquire(), self._shell.settings.store_deadline_s)
         except TimeoutError:

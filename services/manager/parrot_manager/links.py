@@ -21,6 +21,7 @@ class EngineLink:
         holds: how many things have still to be said before what is sent.
         closed: set when the stream is to end.
         refusal: what it is ended with, when the engine is not to attach again.
+        parting: it said that it leaves, or says nothing any more: it is not expected back.
         heartbeat: what the engine last said of itself.
     """
 
@@ -33,7 +34,13 @@ class EngineLink:
     outgoing: asyncio.Queue[engine_pb2.AttachResponse] = field(default_factory=asyncio.Queue)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: Fault | None = None
+    parting: bool = False
     heartbeat: engine_pb2.Heartbeat = field(default_factory=engine_pb2.Heartbeat)
+
+    @property
+    def there(self) -> EngineLink | None:
+        """The link by which the machine knows the engine; None: it does not yet."""
+        return self if self.joined else self.succeeds
 
     def send(self, command: engine_pb2.AttachResponse) -> None:
         """Queues a command for the engine, behind what has to be said first."""

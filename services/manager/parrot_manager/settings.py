@@ -47,6 +47,9 @@ class ManagerSettings(ServiceSettings):
     engine_silence_s: float = Field(
         15.0, gt=0, description="an engine that says nothing for so long is given up"
     )
+    engine_grace_s: float = Field(
+        1.0, ge=0, description="how long an engine whose connection broke may take to come back to its calls"
+    )
     heartbeat_s: float = Field(2.0, gt=0, description="how often engines say that they live")
     session_timeout_s: float = Field(3600.0, gt=0, description="a session's deadline when it names none")
     drain_s: float = Field(20.0, ge=0, description="how long running calls may finish at shutdown")

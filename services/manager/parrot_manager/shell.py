@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
 from typing import Final
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -69,7 +70,7 @@ class Shell:
     """The machine and what it needs. `apply` never waits; what it causes runs behind it.
 
     Attributes:
-        locks: client writes to a session take turns.
+        locks: client writes to a session take turns; each lasts as long as somebody holds or awaits it.
         stopping: the drain is over; streams that end now mean nothing.
     """
 
@@ -101,7 +102,7 @@ class Shell:
         self.spans = CallSpans()
         self.waiters = Waiters()
         self.timers = Timers(self._on_timer)
-        self.locks: dict[str, asyncio.Lock] = {}
+        self.locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.stopping = False
         self._recorder = Recorder(settings.history_file, settings.policy) if settings.history_file else None
         self._effects = Effects(self)
@@ -263,7 +264,6 @@ class Shell:
         outbox = self._outboxes.pop(session_id, None)
         if outbox is not None:
             outbox.close()
-        self.locks.pop(session_id, None)
         self.spans.forget(session_id)
         self.waiters.forget(session_id)
 

@@ -9,7 +9,7 @@ import structlog
 from grpc import aio
 
 from parrot_manager.convert import from_context, from_ref
-from parrot_manager.core.events import EngineJoined, EngineLost
+from parrot_manager.core.events import EngineDraining, EngineJoined, EngineLost
 from parrot_manager.core.model import Engine, Ref
 from parrot_manager.links import EngineLink
 from parrot_manager.reports import Reports
@@ -28,7 +28,10 @@ log = structlog.get_logger()
 
 
 class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
-    """Attaches engines. The stream's end, or its silence, is the engine's loss."""
+    """Attaches engines. The stream's end, or its silence, is the engine's loss.
+
+    A stream that breaks may be the network's doing: the engine has a moment to come back on another.
+    """
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -51,7 +54,7 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
         except Fault as fault:
             link.refusal = fault
         finally:
-            self._lose(link)
+            self._part(link)
         if link.refusal is not None:
             await rpc.abort(context, link.refusal)
 
@@ -63,7 +66,7 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
             return
         before.closed.set()
         if link.instance_id and link.instance_id == before.instance_id:
-            link.succeeds = before if before.joined else before.succeeds
+            link.succeeds = before.there
             return
         log.warning("engine attached anew; its older stream is given up", engine_id=engine_id)
         # An engine that attached anew listens here no more. Another one would attach again, and so
@@ -145,6 +148,7 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
                 message = await asyncio.wait_for(context.read(), silence_s)
             except TimeoutError:
                 log.warning("engine silent", engine_id=link.engine.id, silence_s=silence_s)
+                link.parting = True
                 return
             if message is _EOF:
                 return
@@ -154,9 +158,22 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
             else:
                 self._reports.take(link, message)
 
+    def _part(self, link: EngineLink) -> None:
+        """A stream is over. Where its process may come back, and would be known, it has a moment to do so."""
+        ending = not self._shell.links.has(link) or self._shell.stopping or link.refusal is not None
+        if ending or link.there is None or link.parting or not link.instance_id:
+            self._lose(link)
+            return
+        self._shell.apply(EngineDraining(link.there.engine.id, link.there.engine.epoch))
+        self._shell.tasks.spawn(self._lose_later(link), f"grace of {link.engine.id}")
+
+    async def _lose_later(self, link: EngineLink) -> None:
+        await asyncio.sleep(self._shell.settings.engine_grace_s)
+        self._lose(link)
+
     def _lose(self, link: EngineLink) -> None:
-        """A stream is over: the engine is lost, unless a later stream has taken its place."""
-        lost = link if link.joined else link.succeeds
+        """The engine is lost, unless a later stream has taken this one's place."""
+        lost = link.there
         if not self._shell.links.remove(link) or lost is None or self._shell.stopping:
             # When this manager stops, what still runs is the next one's to find.
             return
