@@ -141,7 +141,8 @@ class Intake:
 
     def _admit(self, session_id: str, batch: PlannedBatch, digest: bytes) -> events.CallsAccepted | Batch:
         state = self._manager.machine.state
-        before = admission.find_batch(state, TENANT, session_id, batch.key, digest)
+        live = state.sessions.get(session_id)
+        before = admission.find_batch(live.batches, batch.key, digest) if live is not None else None
         if before is not None:
             return before
         return admission.admit_calls(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ from parrot_runtime.errors import Fault
 LIST_S: Final = 1.0
 SHORTEST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 0.5
+HANG_UP_S: Final = 60.0
+"""As long as anything that is asked may take."""
 LOOK_AGAIN_S: Final = 2.0
 """A dead manager's sessions are taken over within about as long."""
 
@@ -72,12 +74,19 @@ class Managers:
         self._looked_at = -LOOK_AGAIN_S
         self._told = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def connected(self) -> set[str]:
+        """The addresses to which a connection is kept."""
+        return set(self._channels)
 
     async def close(self) -> None:
         """Hangs up."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._leaving]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for channel in self._channels.values():
             await channel.close(grace=1)
 
@@ -178,7 +187,19 @@ class Managers:
         self._homes = {shard: found.address for found in answer.managers for shard in found.shards}
         named = dict.fromkeys(found.address for found in answer.managers)
         self._known = tuple(named) or self._given
+        self._hang_up()
         return True
+
+    def _hang_up(self) -> None:
+        """Lets go of managers that are no more; what was asked of them may still be answered."""
+        for address in self._channels.keys() - {*self._known, *self._given}:
+            channel = self._channels.pop(address)
+            self._spawn(channel.close(grace=HANG_UP_S), f"hang up on {address}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     def _others_live(self, address: str) -> bool:
         """Whether some manager said lately that there are more than the one at an address."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -19,12 +19,16 @@ from parrot_manager.core.events import CallsAccepted, SessionOpened, VariablesWa
 from parrot_manager.core.model import Batch, Session, SessionState, Variable
 from parrot_manager.core.submissions import NewCall, NewValue
 from parrot_manager.shell import Shell
+from parrot_manager.store.base import SessionRecord
 from parrot_manager.tasks import Answer
 from parrot_runtime import errors, ids, telemetry
 from parrot_runtime.errors import Fault
 from parrot_runtime.ids import shard_of
 
 REVOKE_AGAIN_S: Final = 1.0
+
+Find = Callable[[Mapping[str, Batch]], Batch | None]
+"""Of a session's batches the one that is sent again."""
 
 log = structlog.get_logger()
 
@@ -111,7 +115,7 @@ class Intake:
                 key=key,
                 digest=digest,
             ),
-            lambda: admission.find_batch(state, tenant, session_id, key, digest),
+            lambda batches: admission.find_batch(batches, key, digest),
         )
         if isinstance(accepted, Batch):
             return list(accepted.call_ids)
@@ -161,7 +165,7 @@ class Intake:
             tenant,
             session_id,
             lambda: admission.admit_value(self._shell.machine.state, tenant, session_id, value, now_ms),
-            lambda: None,
+            lambda _: None,
         )
         if isinstance(accepted, Batch):
             raise TypeError("a value has no batch")
@@ -187,7 +191,7 @@ class Intake:
                 answer.give(live.session)
 
         if admission.find_session(self._shell.machine.state, tenant, session_id) is None:
-            return await self._ended(tenant, session_id)
+            return (await self._ended(tenant, session_id)).session
         return await self._shell.tasks.answered(work, f"close {session_id}")
 
     async def _open(self, event: SessionOpened, answer: Answer[Session]) -> None:
@@ -253,10 +257,15 @@ class Intake:
         tenant: str,
         session_id: str,
         admit: Callable[[], CallsAccepted],
-        find: Callable[[], Batch | None],
+        find: Find,
     ) -> CallsAccepted | Batch:
         self._check_serving()
-        await self._check_open(tenant, session_id)
+        if admission.find_session(self._shell.machine.state, tenant, session_id) is None:
+            ended = await self._ended(tenant, session_id)
+            known = find({batch.key: batch for batch in ended.batches})
+            if known is None:
+                raise admission.session_ended(session_id, ended.session.state)
+            return known
 
         def work(answer: Answer[CallsAccepted | Batch]) -> Coroutine[Any, Any, None]:
             return self._store(session_id, admit, find, answer)
@@ -266,18 +275,19 @@ class Intake:
     async def _check_open(self, tenant: str, session_id: str) -> None:
         """Refuses what is meant for a session that is not in memory, for the right reason."""
         if admission.find_session(self._shell.machine.state, tenant, session_id) is None:
-            session = await self._ended(tenant, session_id)
-            raise admission.session_ended(session_id, session.state)
+            ended = await self._ended(tenant, session_id)
+            raise admission.session_ended(session_id, ended.session.state)
 
     async def _store(
         self,
         session_id: str,
         admit: Callable[[], CallsAccepted],
-        find: Callable[[], Batch | None],
+        find: Find,
         answer: Answer[CallsAccepted | Batch],
     ) -> None:
         async with self._writing(session_id) as epoch:
-            known = find()
+            live = self._shell.machine.state.sessions.get(session_id)
+            known = find(live.batches) if live is not None else None
             if known is not None:
                 answer.give(known)
                 return
@@ -307,12 +317,13 @@ class Intake:
             else:
                 return
 
-    async def _ended(self, tenant: str, session_id: str) -> Session:
+    async def _ended(self, tenant: str, session_id: str) -> SessionRecord:
+        """A session that is not in memory, as the store has it."""
         self._shell.shards.check(session_id)
         record = await self._shell.store.load_session(tenant, session_id)
         if record is None:
             raise admission.session_not_found(session_id)
-        return record.session
+        return record
 
     @asynccontextmanager
     async def _writing(self, session_id: str) -> AsyncIterator[int]:

@@ -106,6 +106,23 @@ async def test_a_session_that_moves_is_followed(http: httpx.AsyncClient, pair: P
     assert [batch.session_id for batch in pair.fakes[1].batches] == [first]
 
 
+async def test_connections_to_managers_that_are_no_more_are_ended(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(managers, "LOOK_AGAIN_S", 0.0)
+    asked = managers.Managers(pair.addresses[:1], patience_s=5)
+    try:
+        async with asyncio.timeout(10):
+            while asked.connected != set(pair.addresses):
+                await asked.ask("ListModels", pb.ListModelsRequest(), 5, shard=12)
+            pair.divide(set(range(ids.SHARDS)))
+            pair.fakes[0].managers = pair.fakes[0].managers[:1]
+            while asked.connected != set(pair.addresses[:1]):
+                await asked.ask("ListModels", pb.ListModelsRequest(), 5, shard=3)
+    finally:
+        await asked.close()
+
+
 async def test_a_request_waits_for_whoever_takes_a_dead_managers_sessions_over(
     http: httpx.AsyncClient, pair: Pair
 ) -> None:

@@ -67,6 +67,26 @@ async def test_a_batch_sent_twice_under_one_key_runs_once(store: Store, bus: Bus
         assert len(engine.programs) == 1
 
 
+async def test_a_batch_that_is_sent_again_long_after_its_session_ended_is_answered_as_before(
+    store: Store, bus: Bus
+) -> None:
+    batch = [call("one", ["a"], ["b"])]
+    async with serving(store, bus, retain_s=0.01) as manager:
+        session = await manager.client.open()
+        await manager.client.submit(session, batch, {"a": "x"}, key="k")
+        await manager.client.close(session)
+
+        async def forgotten() -> bool:
+            return session not in manager.shell.machine.state.sessions
+
+        await eventually(forgotten)
+        assert await manager.client.submit(session, batch, {"a": "x"}, key="k") == ["c-1"]
+        for key, kind in (("k", errors.IDEMPOTENCY_CONFLICT), ("new", errors.SESSION_ENDED)):
+            with pytest.raises(Fault) as refused:
+                await manager.client.submit(session, batch, {"a": "y"}, key=key)
+            assert refused.value.kind is kind
+
+
 async def test_a_batch_that_was_refused_may_come_again_under_its_key(store: Store, bus: Bus) -> None:
     async with serving(store, bus) as manager:
         session = await manager.client.open()

@@ -103,14 +103,13 @@ def check_repeated(session: Session, digest: bytes) -> None:
         raise conflict(session.idempotency_key, "session")
 
 
-def find_batch(state: State, tenant: str, session_id: str, key: str, digest: bytes) -> Batch | None:
-    """The batch that was accepted under an idempotency key; None: none was, or there is no key.
+def find_batch(batches: Mapping[str, Batch], key: str, digest: bytes) -> Batch | None:
+    """Of a session's batches the one of an idempotency key; None: it has none, or there is no key.
 
     Raises:
         Fault: `idempotency_conflict`, when it was another batch.
     """
-    live = find_session(state, tenant, session_id)
-    found = live.batches.get(key) if live is not None and key else None
+    found = batches.get(key) if key else None
     if found is not None and found.digest != digest:
         raise conflict(key, "batch")
     return found

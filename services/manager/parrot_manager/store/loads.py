@@ -35,19 +35,17 @@ def sliced(sessions: Iterable[tuple[str, int]]) -> list[list[str]]:
 
 
 def queries_of(session_ids: list[str], *, live: bool) -> dict[str, Select[Any]]:
-    """What is asked about sessions, by table; of those that are not live, only what people see."""
+    """What is asked about sessions, by table; of those that are not live, what people see or send again."""
     seen = {
         "sessions": statements.select_sessions(session_ids),
         "calls": statements.select_calls(session_ids, live=live),
         "variables": statements.select_variables(session_ids),
         "blocks": statements.select_blocks(session_ids),
+        "batches": statements.select_batches(session_ids),
     }
     if not live:
         return seen
-    return seen | {
-        "attempts": statements.select_attempts(session_ids),
-        "batches": statements.select_batches(session_ids),
-    }
+    return seen | {"attempts": statements.select_attempts(session_ids)}
 
 
 def records_of(found: Mapping[str, Rows]) -> list[SessionRecord]:
@@ -55,7 +53,7 @@ def records_of(found: Mapping[str, Rows]) -> list[SessionRecord]:
     calls = _grouped(found["calls"], rows.to_call)
     variables = _grouped(found["variables"], rows.to_variable)
     attempts = _grouped(found.get("attempts", ()), rows.to_attempt)
-    batches = _grouped(found.get("batches", ()), rows.to_batch)
+    batches = _grouped(found["batches"], rows.to_batch)
     blocks = _grouped(found["blocks"], block_rows.to_block)
     return [
         SessionRecord(
