@@ -21,6 +21,7 @@ from parrot_manager.core.criteria import Objective, ObjectiveKind
 from parrot_manager.core.model import Engine, Ref, Timings, Usage
 from parrot_manager.core.prefixes import Prefix
 from parrot_manager.core.scheduling import Fleet, QueuedCall
+from parrot_manager.main import COLLECT
 
 ENGINES = (10, 100, 1_000)
 WAITING = (1_000, 10_000, 100_000)
@@ -161,6 +162,7 @@ class Table:
 def main() -> None:
     """Measures and reports."""
     arguments = parser(__doc__).parse_args()
+    gc.set_threshold(*COLLECT)
     steps = 500 if arguments.quick else 5_000
     report = Report("manager-decision", {"steps": steps, "places": PLACES, "tenants": TENANTS, "seed": SEED})
     table = Table(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import AbstractAsyncContextManager
 
 import structlog
@@ -23,6 +24,9 @@ from parrot_runtime.errors import Fault
 from parrot_runtime.lifecycle import Stop, run_service
 from parrot_runtime.values import bus
 
+COLLECT = (10_000, 20, 20)
+"""When garbage is looked for. 100,000 calls are a million objects that live long, and a look at all of them
+keeps everything waiting for 0.3 s; with Python's own thresholds that was an eighth of the manager's time."""
 GRACE_S = 2.0
 HEALTH_S = 0.25
 _STATUS = {
@@ -36,6 +40,7 @@ log = structlog.get_logger()
 def main() -> None:
     """Runs the manager, or its migrations, with the settings of this process."""
     settings = ManagerSettings.load()
+    gc.set_threshold(*COLLECT)
 
     async def run(stop: Stop) -> None:
         if settings.migrate:
