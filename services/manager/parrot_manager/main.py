@@ -24,7 +24,7 @@ from parrot_runtime.errors import Fault
 from parrot_runtime.lifecycle import Stop, run_service
 from parrot_runtime.values import bus
 
-COLLECT = (10_000, 20, 20)
+COLLECT = (5_000, 10, 50)
 """When garbage is looked for. 100,000 calls are a million objects that live long, and a look at all of them
 keeps everything waiting for 0.3 s; with Python's own thresholds that was an eighth of the manager's time."""
 GRACE_S = 2.0
