@@ -114,7 +114,7 @@ MUTATIONS = (
     Mutation(
         "accepts a batch again that was sent twice",
         CORE + "admission",
-        "    found = live.batches.get(key) if live is not None and key else None",
+        "    found = batches.get(key) if key else None",
         "    found = None",
     ),
     Mutation(
