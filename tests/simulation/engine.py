@@ -21,7 +21,11 @@ REGISTER_MS = 3_000
 
 
 class SimEngine:
-    """One model server, life after life."""
+    """One model server, life after life.
+
+    Attributes:
+        gone: its last life is over.
+    """
 
     def __init__(self, clock: Clock, bus: Bus, dice: Dice, record: Record, engine: Engine) -> None:
         self.clock = clock
@@ -30,6 +34,7 @@ class SimEngine:
         self.record = record
         self.engine = engine
         self.slowness = 1
+        self.gone = False
         self.start()
 
     @property

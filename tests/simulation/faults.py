@@ -59,6 +59,7 @@ class Faults:
             *[self._kill_manager] * 4,
             *[self._freeze_manager] * 3,
             *[self._take_over_without_an_engine] * 3,
+            *[self._replace_engine] * 2,
             self._slow_engine,
             self._drain_engine,
             self._store_down,
@@ -93,8 +94,18 @@ class Faults:
             engine.kill(notice_ms=self._dice.pick([50, SILENCE_MS]))
             self._world.outside.after(self._dice.between(100, 8_000), self._start_engine, engine)
 
+    def _replace_engine(self) -> None:
+        """An engine dies with its machine, and a manager with it; one of another name comes in its place."""
+        engine = self._dice.pick(self._world.engines)
+        if not engine.gone:
+            engine.gone = True
+            if engine.process.alive:
+                engine.kill(notice_ms=self._dice.pick([50, SILENCE_MS]))
+            self._world.outside.after(self._dice.between(100, 4_000), self._world.replace, engine)
+            self._kill_manager()
+
     def _start_engine(self, engine: SimEngine) -> None:
-        if not engine.process.alive:
+        if not engine.process.alive and not engine.gone:
             engine.start()
 
     def _freeze_engine(self) -> None:

@@ -97,6 +97,12 @@ class World:
                 return manager
         return None
 
+    def replace(self, gone: SimEngine) -> None:
+        """An engine like one that is gone for ever begins."""
+        engine = self._engine(len(self.engines), gone.engine.model)
+        self.engines.append(engine)
+        self._keep_attached(engine)
+
     def _settle(self) -> None:
         until_ms = self.clock.now_ms + SETTLE_MS
         while not self._ended:
@@ -122,10 +128,14 @@ class World:
     def _ended(self) -> bool:
         """All that was submitted has its end, nobody stands still, and nobody is out of reach."""
         processes = [manager.process for manager in self.managers]
-        processes += [engine.process for engine in self.engines]
+        processes += [engine.process for engine in self._there]
         awake = all(process.awake_ms <= self.clock.now_ms for process in processes)
-        reached = all(engine.reaches(manager.name) for engine in self.engines for manager in self.managers)
+        reached = all(engine.reaches(manager.name) for engine in self._there for manager in self.managers)
         return awake and reached and not any(client.waits_for for client in self.clients)
+
+    @property
+    def _there(self) -> list[SimEngine]:
+        return [engine for engine in self.engines if not engine.gone]
 
     def _open(self) -> str:
         return "; ".join(client.waits_for for client in self.clients if client.waits_for)
@@ -149,9 +159,11 @@ class World:
         site = Site(self.clock, self.store, self.bus, self.record, self.audit)
         return SimManager(site, dice, name)
 
-    def _engine(self, number: int) -> SimEngine:
+    def _engine(self, number: int, model: str = "") -> SimEngine:
         dice = self.dice.apart(f"engine {number}")
-        model = MODELS[number % len(MODELS)] if number < len(MODELS) else dice.pick(MODELS)
+        drawn = MODELS[number] if number < len(MODELS) else dice.pick(MODELS)
         kv_tokens = dice.pick([AMPLE_TOKENS, AMPLE_TOKENS, 900, 400, 300])
-        engine = Engine(f"e-{number}", 0, model, dice.between(1, 4), kv_tokens=kv_tokens, block_tokens=16)
+        engine = Engine(
+            f"e-{number}", 0, model or drawn, dice.between(1, 4), kv_tokens=kv_tokens, block_tokens=16
+        )
         return SimEngine(self.clock, self.bus, dice, self.record, engine)
