@@ -40,9 +40,22 @@ UNKNOWN_MODEL = Kind("unknown_model", 400, "INVALID_ARGUMENT", "No engine serves
 CYCLIC_GRAPH = Kind("cyclic_graph", 400, "INVALID_ARGUMENT", "Calls wait for one another")
 UNPRODUCED_VARIABLE = Kind("unproduced_variable", 400, "INVALID_ARGUMENT", "An input has no producer")
 INVALID_BLOCK = Kind("invalid_block", 400, "INVALID_ARGUMENT", "A block is not valid")
+PREVIOUS_RESPONSE_NOT_FOUND = Kind(
+    "previous_response_not_found", 400, "INVALID_ARGUMENT", "There is no such previous response"
+)
+PREVIOUS_RESPONSE_NOT_DONE = Kind(
+    "previous_response_not_done", 400, "INVALID_ARGUMENT", "The previous response is not done"
+)
 TOO_LARGE = Kind("too_large", 413, "RESOURCE_EXHAUSTED", "A size limit is exceeded")
+# A request that its sender may not make, or not now.
+UNAUTHENTICATED = Kind("unauthenticated", 401, "UNAUTHENTICATED", "A good API key is needed")
+MISDIRECTED = Kind("misdirected", 421, "INVALID_ARGUMENT", "This server does not go by that name")
+REQUEST_TIMEOUT = Kind("request_timeout", 408, "DEADLINE_EXCEEDED", "The request came too slowly")
+QUOTA_EXCEEDED = Kind("quota_exceeded", 429, "RESOURCE_EXHAUSTED", "A quota is used up", may_retry=True)
+RATE_LIMITED = Kind("rate_limited", 429, "RESOURCE_EXHAUSTED", "Too many requests", may_retry=True)
 # A request that is at odds with what is there.
 NOT_FOUND = Kind("not_found", 404, "NOT_FOUND", "There is no such thing")
+EXPIRED_CURSOR = Kind("expired_cursor", 410, "FAILED_PRECONDITION", "What followed is not kept any more")
 METHOD_NOT_ALLOWED = Kind("method_not_allowed", 405, "UNIMPLEMENTED", "The method is not allowed here")
 DUPLICATE_PRODUCER = Kind("duplicate_producer", 409, "ALREADY_EXISTS", "A variable has two producers")
 VARIABLE_ALREADY_SET = Kind("variable_already_set", 409, "ALREADY_EXISTS", "A variable is set once")
@@ -50,9 +63,13 @@ SESSION_ENDED = Kind("session_ended", 409, "FAILED_PRECONDITION", "The session h
 IDEMPOTENCY_CONFLICT = Kind(
     "idempotency_conflict", 409, "ALREADY_EXISTS", "The key was used for another request"
 )
+CLAIM_LOST = Kind("claim_lost", 409, "FAILED_PRECONDITION", "The call is another worker's, or has ended")
 QUEUE_FULL = Kind("queue_full", 429, "RESOURCE_EXHAUSTED", "Too much is waiting already", may_retry=True)
 # The system's own trouble.
 UNAVAILABLE = Kind("unavailable", 503, "UNAVAILABLE", "A part of the system can't be reached", may_retry=True)
+SLOW_READER = Kind(
+    "slow_reader", 503, "RESOURCE_EXHAUSTED", "The reader is slower than what it reads", may_retry=True
+)
 WRONG_MANAGER = Kind(
     "wrong_manager", 503, "UNAVAILABLE", "Another manager serves this session", may_retry=True
 )
@@ -66,6 +83,10 @@ SKIPPED = Kind("skipped", 409, "CANCELLED", "Its condition does not hold")
 CONDITION_FAILED = Kind("condition_failed", 422, "FAILED_PRECONDITION", "A loop's condition never held")
 CANCELLED = Kind("cancelled", 409, "CANCELLED", "It was cancelled")
 DEADLINE_EXCEEDED = Kind("deadline_exceeded", 504, "DEADLINE_EXCEEDED", "Its deadline passed", may_retry=True)
+NATIVE_FAILED = Kind("native_failed", 422, "FAILED_PRECONDITION", "A function of the program failed")
+CLIENT_LOST = Kind(
+    "client_lost", 504, "DEADLINE_EXCEEDED", "The client that was to run it is gone", may_retry=True
+)
 NO_ENGINE = Kind("no_engine", 503, "UNAVAILABLE", "No engine came in time", may_retry=True)
 ENGINE_LOST = Kind("engine_lost", 503, "UNAVAILABLE", "The engine died", may_retry=True)
 ENGINE_ERROR = Kind("engine_error", 502, "INTERNAL", "The engine could not run it", may_retry=True)

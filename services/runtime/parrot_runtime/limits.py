@@ -25,11 +25,20 @@ SESSION_CALLS: Final = 20_000
 BATCH_BYTES: Final = 32 * MIB
 """All templates, values, transforms and guides of one batch together, in bytes of UTF-8."""
 
+UNIX_MS: Final = 253_402_300_799_999
+"""The last moment that can be named: the end of the year 9999."""
+
+LISTED_SESSIONS: Final = 200
+"""Sessions of one page of a list."""
+
 PLACEHOLDERS: Final = 1024
 """Placeholders of one call."""
 
 BODY_BYTES: Final = 64 * MIB
 """An HTTP body. Larger than a batch, because JSON may spend six bytes on one of text."""
+
+CHAT_MESSAGES: Final = 2_048
+"""Messages of one chat."""
 
 RPC_BYTES: Final = 80 * MIB
 """A gRPC message: a whole batch and its framing."""
@@ -88,6 +97,16 @@ SELECT_VARIABLES: Final = 64
 
 CONDITION_BYTES: Final = 16 * KIB
 """The text a condition compares with, or its JSON schema."""
+
+NATIVE_SOURCE_BYTES: Final = 64 * KIB
+"""The source text of a function that runs in a sandbox."""
+
+SANDBOX_S: Final = 60.0
+"""The longest a function in a sandbox may ask to run."""
+
+SANDBOX_BYTES: Final = 1024 * MIB
+SANDBOX_DEFAULT_BYTES: Final = 64 * MIB
+"""Memory a function in a sandbox may ask for, and gets if it doesn't."""
 
 BATCH_SCHEMA_BYTES: Final = 64 * KIB
 """Different JSON schemas among the conditions of one batch: each kibibyte takes ten milliseconds to check."""

@@ -483,35 +483,100 @@ Global___Provenance: _TypeAlias = Provenance  # noqa: Y015
 
 @_typing.final
 class Segment(_message.Message):
-    """A piece of a call's prompt, in order."""
+    """A piece of a call's prompt, in order.
+
+    A chat begins with a turn, and what follows a turn, up to the next one, is that message's content. Its
+    outputs stand behind the last turn, which is the assistant's: the model's own format ends with what
+    starts the assistant's answer.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TEXT_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    PLAIN_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    PRIVATE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Template text: may name the model's control tokens."""
+    """Template text: may name the model's control tokens. Not in a chat."""
+    plain: _builtins.str
+    """Plain text, whatever it looks like."""
+    private: _builtins.bool
+    """Text or tokens of one tenant's own; otherwise they are a template's, the same for everyone."""
     @_builtins.property
     def input(self) -> Global___InputHole: ...
     @_builtins.property
     def output(self) -> Global___OutputHole: ...
+    @_builtins.property
+    def turn(self) -> Global___Turn: ...
+    @_builtins.property
+    def tokens(self) -> Global___TokenIds: ...
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         input: Global___InputHole | None = ...,
         output: Global___OutputHole | None = ...,
+        turn: Global___Turn | None = ...,
+        plain: _builtins.str = ...,
+        tokens: Global___TokenIds | None = ...,
+        private: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "output", b"output", "piece", b"piece", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "output", b"output", "piece", b"piece", "plain", b"plain", "text", b"text", "tokens", b"tokens", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "output", b"output", "piece", b"piece", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "output", b"output", "piece", b"piece", "plain", b"plain", "private", b"private", "text", b"text", "tokens", b"tokens", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_piece: _TypeAlias = _typing.Literal["text", "input", "output"]  # noqa: Y015
+    _WhichOneofReturnType_piece: _TypeAlias = _typing.Literal["text", "input", "output", "turn", "plain", "tokens"]  # noqa: Y015
     _WhichOneofArgType_piece: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_piece) -> _WhichOneofReturnType_piece | None: ...
 
 Global___Segment: _TypeAlias = Segment  # noqa: Y015
+
+@_typing.final
+class Turn(_message.Message):
+    """Where a chat's message begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """system, user, assistant, or another that the model's format knows."""
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Turn: _TypeAlias = Turn  # noqa: Y015
+
+@_typing.final
+class TokenIds(_message.Message):
+    """Tokens of the model, by number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenIds: _TypeAlias = TokenIds  # noqa: Y015
 
 @_typing.final
 class InputHole(_message.Message):

@@ -157,7 +157,7 @@ class Registration(_message.Message):
     model: _builtins.str
     context_window_tokens: _builtins.int
     backend: _builtins.str
-    """vllm, sim or openai."""
+    """vllm, sim, openai or sandbox."""
     version: _builtins.str
     capacity: _builtins.int
     """Programs it runs at once; the manager keeps to it."""
@@ -691,19 +691,25 @@ class AttemptFailed(_message.Message):
 
     REF_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ref(self) -> Global___AttemptRef: ...
     @_builtins.property
     def failure(self) -> _common_pb2.Failure: ...
+    @_builtins.property
+    def usage(self) -> _common_pb2.Usage:
+        """Of what it had made until then."""
+
     def __init__(
         self,
         *,
         ref: Global___AttemptRef | None = ...,
         failure: _common_pb2.Failure | None = ...,
+        usage: _common_pb2.Usage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "ref", b"ref"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "ref", b"ref", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "ref", b"ref"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "ref", b"ref", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -791,6 +797,8 @@ class RunProgram(_message.Message):
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     EXPECTED_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    CHAT_ROLES_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     tenant: _builtins.str
     name: _builtins.str
@@ -809,6 +817,16 @@ class RunProgram(_message.Message):
     def trace_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """W3C trace context: traceparent, tracestate."""
 
+    @_builtins.property
+    def chat_roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a chat whose messages are filled piece by piece: their roles, in order. A fill of a turn begins
+        each; the turn behind the last of them begins the assistant's answer.
+        """
+
+    @_builtins.property
+    def code(self) -> Global___Code:
+        """A function that a sandbox runs; there are no operations then."""
+
     def __init__(
         self,
         *,
@@ -822,14 +840,104 @@ class RunProgram(_message.Message):
         trace_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         priority: _builtins.int = ...,
         expected_output_tokens: _builtins.int = ...,
+        chat_roles: _abc.Iterable[_builtins.str] | None = ...,
+        code: Global___Code | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ref", b"ref"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "ref", b"ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_unix_ms", b"deadline_unix_ms", "expected_output_tokens", b"expected_output_tokens", "model", b"model", "name", b"name", "operations", b"operations", "priority", b"priority", "ref", b"ref", "tenant", b"tenant", "trace_context", b"trace_context", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat_roles", b"chat_roles", "code", b"code", "deadline_unix_ms", b"deadline_unix_ms", "expected_output_tokens", b"expected_output_tokens", "model", b"model", "name", b"name", "operations", b"operations", "priority", b"priority", "ref", b"ref", "tenant", b"tenant", "trace_context", b"trace_context", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunProgram: _TypeAlias = RunProgram  # noqa: Y015
+
+@_typing.final
+class Code(_message.Message):
+    """Source text that defines a function, which makes the outputs of the inputs: it gets them by their names,
+    each a text, and returns a text, or of several outputs a dict of them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    ENTRY_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    entry: _builtins.str
+    timeout_ms: _builtins.int
+    memory_bytes: _builtins.int
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___CodeInput]: ...
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___CodeOutput]: ...
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        entry: _builtins.str = ...,
+        timeout_ms: _builtins.int = ...,
+        memory_bytes: _builtins.int = ...,
+        inputs: _abc.Iterable[Global___CodeInput] | None = ...,
+        outputs: _abc.Iterable[Global___CodeOutput] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "inputs", b"inputs", "memory_bytes", b"memory_bytes", "outputs", b"outputs", "source", b"source", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Code: _TypeAlias = Code  # noqa: Y015
+
+@_typing.final
+class CodeInput(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def source(self) -> Global___VariableSource: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        source: Global___VariableSource | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CodeInput: _TypeAlias = CodeInput  # noqa: Y015
+
+@_typing.final
+class CodeOutput(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SINK_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def sink(self) -> Global___VariableSink:
+        """Unset: an earlier attempt made it."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        sink: Global___VariableSink | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sink", b"sink"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "sink", b"sink"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CodeOutput: _TypeAlias = CodeOutput  # noqa: Y015
 
 @_typing.final
 class Operation(_message.Message):
@@ -867,12 +975,21 @@ class Fill(_message.Message):
     VARIABLE_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
+    CHAT_TURN_FIELD_NUMBER: _builtins.int
+    PLAIN_TEXT_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
+    PRIVATE_FIELD_NUMBER: _builtins.int
     context_id: _builtins.str
     parent_context_id: _builtins.str
     """Empty: a root context."""
     template_text: _builtins.str
     """May name the model's control tokens."""
+    chat_turn: _builtins.int
+    """What the chat's format has in front of a message, by its place from 0."""
+    plain_text: _builtins.str
+    """Plain text, whatever it looks like."""
+    private: _builtins.bool
+    """Text of one tenant's own; a variable's and tokens are so in any case."""
     @_builtins.property
     def variable(self) -> Global___VariableSource:
         """Plain text, whatever it looks like."""
@@ -897,13 +1014,16 @@ class Fill(_message.Message):
         variable: Global___VariableSource | None = ...,
         tokens: Global___TokenIds | None = ...,
         chat: Global___Chat | None = ...,
+        chat_turn: _builtins.int = ...,
+        plain_text: _builtins.str = ...,
         shared: Global___SharedFill | None = ...,
+        private: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "content", b"content", "shared", b"shared", "template_text", b"template_text", "tokens", b"tokens", "variable", b"variable"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "chat_turn", b"chat_turn", "content", b"content", "plain_text", b"plain_text", "shared", b"shared", "template_text", b"template_text", "tokens", b"tokens", "variable", b"variable"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "content", b"content", "context_id", b"context_id", "parent_context_id", b"parent_context_id", "shared", b"shared", "template_text", b"template_text", "tokens", b"tokens", "variable", b"variable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "chat_turn", b"chat_turn", "content", b"content", "context_id", b"context_id", "parent_context_id", b"parent_context_id", "plain_text", b"plain_text", "private", b"private", "shared", b"shared", "template_text", b"template_text", "tokens", b"tokens", "variable", b"variable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["template_text", "variable", "tokens", "chat"]  # noqa: Y015
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["template_text", "variable", "tokens", "chat", "chat_turn", "plain_text"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
 

@@ -136,6 +136,7 @@ class CreateSessionRequest(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     CRITERIA_FIELD_NUMBER: _builtins.int
     LAZY_FIELD_NUMBER: _builtins.int
+    ENDS_WITH_CALLS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     label: _builtins.str
     """For people; 200 characters at most."""
@@ -145,6 +146,8 @@ class CreateSessionRequest(_message.Message):
     """The same key with the same request gives the same session; with another request it is refused."""
     lazy: _builtins.bool
     """Calls run only when somebody reads what they lead to."""
+    ends_with_calls: _builtins.bool
+    """The session closes by itself when all it has been given has ended."""
     @_builtins.property
     def criteria(self) -> Global___Criteria:
         """For outputs whose reader says nothing else; unset: latency."""
@@ -158,10 +161,11 @@ class CreateSessionRequest(_message.Message):
         idempotency_key: _builtins.str = ...,
         criteria: Global___Criteria | None = ...,
         lazy: _builtins.bool = ...,
+        ends_with_calls: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria", "idempotency_key", b"idempotency_key", "label", b"label", "lazy", b"lazy", "tenant", b"tenant", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria", "ends_with_calls", b"ends_with_calls", "idempotency_key", b"idempotency_key", "label", b"label", "lazy", b"lazy", "tenant", b"tenant", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -193,17 +197,21 @@ class GetSessionRequest(_message.Message):
 
     TENANT_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
+    BRIEF_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     session_id: _builtins.str
+    brief: _builtins.bool
+    """Only the session itself, without what it holds."""
     def __init__(
         self,
         *,
         tenant: _builtins.str = ...,
         session_id: _builtins.str = ...,
+        brief: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brief", b"brief", "session_id", b"session_id", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -240,6 +248,88 @@ class GetSessionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetSessionResponse: _TypeAlias = GetSessionResponse  # noqa: Y015
+
+@_typing.final
+class ListSessionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    state: _common_pb2.SessionState.ValueType
+    """Unspecified: any."""
+    limit: _builtins.int
+    """Sessions of an answer at the most; 0: the server's default."""
+    after: _builtins.str
+    """The `next` of the answer before; empty: from the newest on."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        state: _common_pb2.SessionState.ValueType = ...,
+        limit: _builtins.int = ...,
+        after: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "limit", b"limit", "state", b"state", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSessionsRequest: _TypeAlias = ListSessionsRequest  # noqa: Y015
+
+@_typing.final
+class ListSessionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    """Where the next answer begins; empty: this was the last."""
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedSession]: ...
+    def __init__(
+        self,
+        *,
+        sessions: _abc.Iterable[Global___ListedSession] | None = ...,
+        next: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next", b"next", "sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSessionsResponse: _TypeAlias = ListSessionsResponse  # noqa: Y015
+
+@_typing.final
+class ListedSession(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    CALLS_ENDED_FIELD_NUMBER: _builtins.int
+    calls: _builtins.int
+    """Its calls, those of blocks' instances among them."""
+    calls_ended: _builtins.int
+    @_builtins.property
+    def session(self) -> Global___Session: ...
+    def __init__(
+        self,
+        *,
+        session: Global___Session | None = ...,
+        calls: _builtins.int = ...,
+        calls_ended: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "calls_ended", b"calls_ended", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListedSession: _TypeAlias = ListedSession  # noqa: Y015
 
 @_typing.final
 class CloseSessionRequest(_message.Message):
@@ -282,6 +372,47 @@ class CloseSessionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CloseSessionResponse: _TypeAlias = CloseSessionResponse  # noqa: Y015
+
+@_typing.final
+class DeleteSessionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    ONLY_EMPTY_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    session_id: _builtins.str
+    only_empty: _builtins.bool
+    """Only if it has no calls and no blocks; otherwise it stays as it is."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        only_empty: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["only_empty", b"only_empty", "session_id", b"session_id", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSessionRequest: _TypeAlias = DeleteSessionRequest  # noqa: Y015
+
+@_typing.final
+class DeleteSessionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSessionResponse: _TypeAlias = DeleteSessionResponse  # noqa: Y015
 
 @_typing.final
 class SubmitCallsRequest(_message.Message):
@@ -339,6 +470,7 @@ class NewCall(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     WHEN_FIELD_NUMBER: _builtins.int
+    NATIVE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The semantic function's name; for people and for statistics."""
     model: _builtins.str
@@ -349,6 +481,10 @@ class NewCall(_message.Message):
     def when(self) -> Global___Condition:
         """The call runs only if this holds; otherwise it is cancelled as skipped."""
 
+    @_builtins.property
+    def native(self) -> Global___Native:
+        """Code makes the outputs, and no model; the segments are holes alone, inputs first."""
+
     def __init__(
         self,
         *,
@@ -356,14 +492,99 @@ class NewCall(_message.Message):
         model: _builtins.str = ...,
         segments: _abc.Iterable[_common_pb2.Segment] | None = ...,
         when: Global___Condition | None = ...,
+        native: Global___Native | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["when", b"when"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["native", b"native", "when", b"when"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "name", b"name", "segments", b"segments", "when", b"when"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "name", b"name", "native", b"native", "segments", b"segments", "when", b"when"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NewCall: _TypeAlias = NewCall  # noqa: Y015
+
+@_typing.final
+class Native(_message.Message):
+    """Who runs the code of a call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    SANDBOX_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def client(self) -> Global___NativeClient: ...
+    @_builtins.property
+    def sandbox(self) -> Global___NativeSandbox: ...
+    def __init__(
+        self,
+        *,
+        client: Global___NativeClient | None = ...,
+        sandbox: Global___NativeSandbox | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "kind", b"kind", "sandbox", b"sandbox"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "kind", b"kind", "sandbox", b"sandbox"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["client", "sandbox"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Native: _TypeAlias = Native  # noqa: Y015
+
+@_typing.final
+class NativeClient(_message.Message):
+    """A worker of the client, which claims the call when its inputs are there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    timeout_ms: _builtins.int
+    """How long the call waits for a worker from then on; 0: the server's default."""
+    def __init__(
+        self,
+        *,
+        timeout_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NativeClient: _TypeAlias = NativeClient  # noqa: Y015
+
+@_typing.final
+class NativeSandbox(_message.Message):
+    """An engine that runs Python in a sandbox."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    ENTRY_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """Source text that defines the function."""
+    entry: _builtins.str
+    """The function's name. It gets the inputs as keyword arguments, each a text."""
+    timeout_ms: _builtins.int
+    """How long it may run; 0: the server's default."""
+    memory_bytes: _builtins.int
+    """How much memory it may take; 0: the server's default."""
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        entry: _builtins.str = ...,
+        timeout_ms: _builtins.int = ...,
+        memory_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "memory_bytes", b"memory_bytes", "source", b"source", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NativeSandbox: _TypeAlias = NativeSandbox  # noqa: Y015
 
 @_typing.final
 class Condition(_message.Message):
@@ -762,6 +983,218 @@ class Block(_message.Message):
 Global___Block: _TypeAlias = Block  # noqa: Y015
 
 @_typing.final
+class ClaimCallRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    session_id: _builtins.str
+    call_id: _builtins.str
+    worker: _builtins.str
+    """The client's choice: who claims again what it has gets it again."""
+    wait_ms: _builtins.int
+    """How long to wait for the call's inputs; 0: answer at once."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        call_id: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        wait_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "session_id", b"session_id", "tenant", b"tenant", "wait_ms", b"wait_ms", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimCallRequest: _TypeAlias = ClaimCallRequest  # noqa: Y015
+
+@_typing.final
+class ClaimCallResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLAIMED_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    claimed: _builtins.bool
+    """Otherwise the call still waits, and nothing else is set."""
+    lease_ms: _builtins.int
+    """The claim ends after so long unless it is renewed."""
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamedText]: ...
+    def __init__(
+        self,
+        *,
+        claimed: _builtins.bool = ...,
+        inputs: _abc.Iterable[Global___NamedText] | None = ...,
+        lease_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claimed", b"claimed", "inputs", b"inputs", "lease_ms", b"lease_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimCallResponse: _TypeAlias = ClaimCallResponse  # noqa: Y015
+
+@_typing.final
+class NamedText(_message.Message):
+    """A placeholder and its text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NamedText: _TypeAlias = NamedText  # noqa: Y015
+
+@_typing.final
+class RenewClaimRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    session_id: _builtins.str
+    call_id: _builtins.str
+    worker: _builtins.str
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        call_id: _builtins.str = ...,
+        worker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "session_id", b"session_id", "tenant", b"tenant", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewClaimRequest: _TypeAlias = RenewClaimRequest  # noqa: Y015
+
+@_typing.final
+class RenewClaimResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    lease_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        lease_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewClaimResponse: _TypeAlias = RenewClaimResponse  # noqa: Y015
+
+@_typing.final
+class CompleteCallRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    session_id: _builtins.str
+    call_id: _builtins.str
+    worker: _builtins.str
+    error: _builtins.str
+    """The function failed; for people."""
+    @_builtins.property
+    def outputs(self) -> Global___NativeOutputs: ...
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        call_id: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        outputs: Global___NativeOutputs | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outputs", b"outputs", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "error", b"error", "outputs", b"outputs", "result", b"result", "session_id", b"session_id", "tenant", b"tenant", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["outputs", "error"]  # noqa: Y015
+    _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
+
+Global___CompleteCallRequest: _TypeAlias = CompleteCallRequest  # noqa: Y015
+
+@_typing.final
+class NativeOutputs(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamedText]:
+        """Each output of the call, once."""
+
+    def __init__(
+        self,
+        *,
+        texts: _abc.Iterable[Global___NamedText] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NativeOutputs: _TypeAlias = NativeOutputs  # noqa: Y015
+
+@_typing.final
+class CompleteCallResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    state: _common_pb2.CallState.ValueType
+    """Done, or failed."""
+    def __init__(
+        self,
+        *,
+        state: _common_pb2.CallState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompleteCallResponse: _TypeAlias = CompleteCallResponse  # noqa: Y015
+
+@_typing.final
 class CancelCallsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -986,6 +1419,7 @@ class GetVariableRequest(_message.Message):
     WITH_VALUE_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
     CRITERIA_FIELD_NUMBER: _builtins.int
+    WITH_PRODUCER_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     session_id: _builtins.str
     variable_id: _builtins.str
@@ -993,6 +1427,8 @@ class GetVariableRequest(_message.Message):
     """The value's text is wanted too, when there is one."""
     wait_ms: _builtins.int
     """How long to wait for the end to be stored; 0: answer at once."""
+    with_producer: _builtins.bool
+    """The call that makes it is wanted too."""
     @_builtins.property
     def criteria(self) -> Global___Criteria:
         """What this reader wants; a stricter one than before hastens what has not run."""
@@ -1006,10 +1442,11 @@ class GetVariableRequest(_message.Message):
         with_value: _builtins.bool = ...,
         wait_ms: _builtins.int = ...,
         criteria: Global___Criteria | None = ...,
+        with_producer: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria", "session_id", b"session_id", "tenant", b"tenant", "variable_id", b"variable_id", "wait_ms", b"wait_ms", "with_value", b"with_value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria", "session_id", b"session_id", "tenant", b"tenant", "variable_id", b"variable_id", "wait_ms", b"wait_ms", "with_producer", b"with_producer", "with_value", b"with_value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1021,18 +1458,30 @@ class GetVariableResponse(_message.Message):
 
     VARIABLE_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    PRODUCER_FIELD_NUMBER: _builtins.int
     value: _builtins.str
     @_builtins.property
     def variable(self) -> Global___Variable: ...
+    @_builtins.property
+    def usage(self) -> _common_pb2.Usage:
+        """Of the call that made it, when that is done."""
+
+    @_builtins.property
+    def producer(self) -> Global___Call:
+        """The call that makes it, if it was asked for and there is one."""
+
     def __init__(
         self,
         *,
         variable: Global___Variable | None = ...,
         value: _builtins.str = ...,
+        usage: _common_pb2.Usage | None = ...,
+        producer: Global___Call | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["variable", b"variable"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["producer", b"producer", "usage", b"usage", "variable", b"variable"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["value", b"value", "variable", b"variable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["producer", b"producer", "usage", b"usage", "value", b"value", "variable", b"variable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1252,6 +1701,7 @@ class Call(_message.Message):
     OBJECTIVE_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
     BLOCK_ID_FIELD_NUMBER: _builtins.int
+    NATIVE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     model: _builtins.str
@@ -1267,6 +1717,8 @@ class Call(_message.Message):
     """Why its last attempt went where it went; for people."""
     block_id: _builtins.str
     """The block it is an instance of; empty: none."""
+    native: _builtins.str
+    """Who runs its code: "client" or "sandbox"; empty: a model makes its outputs."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Edge]:
         """Placeholder to variable, in the template's order; an input may repeat."""
@@ -1307,10 +1759,11 @@ class Call(_message.Message):
         objective: Global___Objective | None = ...,
         placement: _builtins.str = ...,
         block_id: _builtins.str = ...,
+        native: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "objective", b"objective", "provenance", b"provenance", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_unix_ms", b"accepted_unix_ms", "attempt", b"attempt", "block_id", b"block_id", "dispatched_unix_ms", b"dispatched_unix_ms", "ended_unix_ms", b"ended_unix_ms", "engine_id", b"engine_id", "failure", b"failure", "id", b"id", "inputs", b"inputs", "model", b"model", "name", b"name", "objective", b"objective", "outputs", b"outputs", "placement", b"placement", "provenance", b"provenance", "ready_unix_ms", b"ready_unix_ms", "state", b"state", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_unix_ms", b"accepted_unix_ms", "attempt", b"attempt", "block_id", b"block_id", "dispatched_unix_ms", b"dispatched_unix_ms", "ended_unix_ms", b"ended_unix_ms", "engine_id", b"engine_id", "failure", b"failure", "id", b"id", "inputs", b"inputs", "model", b"model", "name", b"name", "native", b"native", "objective", b"objective", "outputs", b"outputs", "placement", b"placement", "provenance", b"provenance", "ready_unix_ms", b"ready_unix_ms", "state", b"state", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1385,6 +1838,7 @@ class Variable(_message.Message):
     READY_UNIX_MS_FIELD_NUMBER: _builtins.int
     CRITERIA_FIELD_NUMBER: _builtins.int
     PRODUCER_BLOCK_ID_FIELD_NUMBER: _builtins.int
+    FINISH_REASON_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: _common_pb2.VariableState.ValueType
@@ -1394,6 +1848,8 @@ class Variable(_message.Message):
     ready_unix_ms: _builtins.int
     producer_block_id: _builtins.str
     """The block that makes it; empty: none."""
+    finish_reason: _builtins.str
+    """Why the model's text ended there: stop, length or stop_text; empty: no model made it, or it has not ended."""
     @_builtins.property
     def consumer_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1413,10 +1869,11 @@ class Variable(_message.Message):
         ready_unix_ms: _builtins.int = ...,
         criteria: Global___Criteria | None = ...,
         producer_block_id: _builtins.str = ...,
+        finish_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria", "failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_call_ids", b"consumer_call_ids", "criteria", b"criteria", "failure", b"failure", "id", b"id", "name", b"name", "producer_block_id", b"producer_block_id", "producer_call_id", b"producer_call_id", "ready_unix_ms", b"ready_unix_ms", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_call_ids", b"consumer_call_ids", "criteria", b"criteria", "failure", b"failure", "finish_reason", b"finish_reason", "id", b"id", "name", b"name", "producer_block_id", b"producer_block_id", "producer_call_id", b"producer_call_id", "ready_unix_ms", b"ready_unix_ms", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

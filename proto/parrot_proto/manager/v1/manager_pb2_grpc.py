@@ -46,10 +46,20 @@ class ManagerServiceStub:
                 request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.GetSessionRequest.SerializeToString,
                 response_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.GetSessionResponse.FromString,
                 _registered_method=True)
+        self.ListSessions = channel.unary_unary(
+                '/parrot_proto.manager.v1.ManagerService/ListSessions',
+                request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListSessionsRequest.SerializeToString,
+                response_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListSessionsResponse.FromString,
+                _registered_method=True)
         self.CloseSession = channel.unary_unary(
                 '/parrot_proto.manager.v1.ManagerService/CloseSession',
                 request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CloseSessionRequest.SerializeToString,
                 response_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CloseSessionResponse.FromString,
+                _registered_method=True)
+        self.DeleteSession = channel.unary_unary(
+                '/parrot_proto.manager.v1.ManagerService/DeleteSession',
+                request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.DeleteSessionRequest.SerializeToString,
+                response_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.DeleteSessionResponse.FromString,
                 _registered_method=True)
         self.SubmitCalls = channel.unary_unary(
                 '/parrot_proto.manager.v1.ManagerService/SubmitCalls',
@@ -81,6 +91,21 @@ class ManagerServiceStub:
                 request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsRequest.SerializeToString,
                 response_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsResponse.FromString,
                 _registered_method=True)
+        self.ClaimCall = channel.unary_unary(
+                '/parrot_proto.manager.v1.ManagerService/ClaimCall',
+                request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ClaimCallRequest.SerializeToString,
+                response_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ClaimCallResponse.FromString,
+                _registered_method=True)
+        self.RenewClaim = channel.unary_unary(
+                '/parrot_proto.manager.v1.ManagerService/RenewClaim',
+                request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.RenewClaimRequest.SerializeToString,
+                response_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.RenewClaimResponse.FromString,
+                _registered_method=True)
+        self.CompleteCall = channel.unary_unary(
+                '/parrot_proto.manager.v1.ManagerService/CompleteCall',
+                request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CompleteCallRequest.SerializeToString,
+                response_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CompleteCallResponse.FromString,
+                _registered_method=True)
         self.ListManagers = channel.unary_unary(
                 '/parrot_proto.manager.v1.ManagerService/ListManagers',
                 request_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListManagersRequest.SerializeToString,
@@ -105,8 +130,22 @@ class ManagerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSessions(self, request, context):
+        """A tenant's sessions, newest first, as they are stored. Any manager answers for all shards.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CloseSession(self, request, context):
         """Ends a session: what has not finished is cancelled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSession(self, request, context):
+        """Ends a session, and deletes it with all it holds. Returns once nothing of it is stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -152,6 +191,27 @@ class ManagerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ClaimCall(self, request, context):
+        """A worker of the client asks for a native call: waits for its inputs, and claims it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewClaim(self, request, context):
+        """A worker says that it still runs a call it has claimed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompleteCall(self, request, context):
+        """A worker hands in what a call came to. Returns once it is stored; the same again changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListManagers(self, request, context):
         """Which manager serves which shard of sessions, as this one knows it.
         """
@@ -172,10 +232,20 @@ def add_ManagerServiceServicer_to_server(servicer, server):
                     request_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.GetSessionRequest.FromString,
                     response_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.GetSessionResponse.SerializeToString,
             ),
+            'ListSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSessions,
+                    request_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListSessionsRequest.FromString,
+                    response_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListSessionsResponse.SerializeToString,
+            ),
             'CloseSession': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseSession,
                     request_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CloseSessionRequest.FromString,
                     response_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CloseSessionResponse.SerializeToString,
+            ),
+            'DeleteSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSession,
+                    request_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.DeleteSessionRequest.FromString,
+                    response_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.DeleteSessionResponse.SerializeToString,
             ),
             'SubmitCalls': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitCalls,
@@ -206,6 +276,21 @@ def add_ManagerServiceServicer_to_server(servicer, server):
                     servicer.CancelCalls,
                     request_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsRequest.FromString,
                     response_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsResponse.SerializeToString,
+            ),
+            'ClaimCall': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimCall,
+                    request_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ClaimCallRequest.FromString,
+                    response_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ClaimCallResponse.SerializeToString,
+            ),
+            'RenewClaim': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewClaim,
+                    request_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.RenewClaimRequest.FromString,
+                    response_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.RenewClaimResponse.SerializeToString,
+            ),
+            'CompleteCall': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompleteCall,
+                    request_deserializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CompleteCallRequest.FromString,
+                    response_serializer=parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CompleteCallResponse.SerializeToString,
             ),
             'ListManagers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListManagers,
@@ -280,6 +365,33 @@ class ManagerService:
             _registered_method=True)
 
     @staticmethod
+    def ListSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/parrot_proto.manager.v1.ManagerService/ListSessions',
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListSessionsRequest.SerializeToString,
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ListSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CloseSession(request,
             target,
             options=(),
@@ -296,6 +408,33 @@ class ManagerService:
             '/parrot_proto.manager.v1.ManagerService/CloseSession',
             parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CloseSessionRequest.SerializeToString,
             parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CloseSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/parrot_proto.manager.v1.ManagerService/DeleteSession',
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.DeleteSessionRequest.SerializeToString,
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.DeleteSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -458,6 +597,87 @@ class ManagerService:
             '/parrot_proto.manager.v1.ManagerService/CancelCalls',
             parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsRequest.SerializeToString,
             parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CancelCallsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimCall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/parrot_proto.manager.v1.ManagerService/ClaimCall',
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ClaimCallRequest.SerializeToString,
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.ClaimCallResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewClaim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/parrot_proto.manager.v1.ManagerService/RenewClaim',
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.RenewClaimRequest.SerializeToString,
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.RenewClaimResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompleteCall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/parrot_proto.manager.v1.ManagerService/CompleteCall',
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CompleteCallRequest.SerializeToString,
+            parrot__proto_dot_manager_dot_v1_dot_manager__pb2.CompleteCallResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,8 +37,12 @@ class ManagerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ManagerServiceAsyncStub: ...
     CreateSession: _grpc.UnaryUnaryMultiCallable[_manager_pb2.CreateSessionRequest, _manager_pb2.CreateSessionResponse]
     GetSession: _grpc.UnaryUnaryMultiCallable[_manager_pb2.GetSessionRequest, _manager_pb2.GetSessionResponse]
+    ListSessions: _grpc.UnaryUnaryMultiCallable[_manager_pb2.ListSessionsRequest, _manager_pb2.ListSessionsResponse]
+    """A tenant's sessions, newest first, as they are stored. Any manager answers for all shards."""
     CloseSession: _grpc.UnaryUnaryMultiCallable[_manager_pb2.CloseSessionRequest, _manager_pb2.CloseSessionResponse]
     """Ends a session: what has not finished is cancelled."""
+    DeleteSession: _grpc.UnaryUnaryMultiCallable[_manager_pb2.DeleteSessionRequest, _manager_pb2.DeleteSessionResponse]
+    """Ends a session, and deletes it with all it holds. Returns once nothing of it is stored."""
     SubmitCalls: _grpc.UnaryUnaryMultiCallable[_manager_pb2.SubmitCallsRequest, _manager_pb2.SubmitCallsResponse]
     """Adds a batch of calls to a session, all of them or none. Returns once they are stored."""
     SetVariable: _grpc.UnaryUnaryMultiCallable[_manager_pb2.SetVariableRequest, _manager_pb2.SetVariableResponse]
@@ -49,6 +53,12 @@ class ManagerServiceStub:
     ListEngines: _grpc.UnaryUnaryMultiCallable[_manager_pb2.ListEnginesRequest, _manager_pb2.ListEnginesResponse]
     CancelCalls: _grpc.UnaryUnaryMultiCallable[_manager_pb2.CancelCallsRequest, _manager_pb2.CancelCallsResponse]
     """Cancels calls of a session, and what depends on them."""
+    ClaimCall: _grpc.UnaryUnaryMultiCallable[_manager_pb2.ClaimCallRequest, _manager_pb2.ClaimCallResponse]
+    """A worker of the client asks for a native call: waits for its inputs, and claims it."""
+    RenewClaim: _grpc.UnaryUnaryMultiCallable[_manager_pb2.RenewClaimRequest, _manager_pb2.RenewClaimResponse]
+    """A worker says that it still runs a call it has claimed."""
+    CompleteCall: _grpc.UnaryUnaryMultiCallable[_manager_pb2.CompleteCallRequest, _manager_pb2.CompleteCallResponse]
+    """A worker hands in what a call came to. Returns once it is stored; the same again changes nothing."""
     ListManagers: _grpc.UnaryUnaryMultiCallable[_manager_pb2.ListManagersRequest, _manager_pb2.ListManagersResponse]
     """Which manager serves which shard of sessions, as this one knows it."""
 
@@ -61,8 +71,12 @@ class ManagerServiceAsyncStub(ManagerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateSession: _aio.UnaryUnaryMultiCallable[_manager_pb2.CreateSessionRequest, _manager_pb2.CreateSessionResponse]  # type: ignore[assignment]
     GetSession: _aio.UnaryUnaryMultiCallable[_manager_pb2.GetSessionRequest, _manager_pb2.GetSessionResponse]  # type: ignore[assignment]
+    ListSessions: _aio.UnaryUnaryMultiCallable[_manager_pb2.ListSessionsRequest, _manager_pb2.ListSessionsResponse]  # type: ignore[assignment]
+    """A tenant's sessions, newest first, as they are stored. Any manager answers for all shards."""
     CloseSession: _aio.UnaryUnaryMultiCallable[_manager_pb2.CloseSessionRequest, _manager_pb2.CloseSessionResponse]  # type: ignore[assignment]
     """Ends a session: what has not finished is cancelled."""
+    DeleteSession: _aio.UnaryUnaryMultiCallable[_manager_pb2.DeleteSessionRequest, _manager_pb2.DeleteSessionResponse]  # type: ignore[assignment]
+    """Ends a session, and deletes it with all it holds. Returns once nothing of it is stored."""
     SubmitCalls: _aio.UnaryUnaryMultiCallable[_manager_pb2.SubmitCallsRequest, _manager_pb2.SubmitCallsResponse]  # type: ignore[assignment]
     """Adds a batch of calls to a session, all of them or none. Returns once they are stored."""
     SetVariable: _aio.UnaryUnaryMultiCallable[_manager_pb2.SetVariableRequest, _manager_pb2.SetVariableResponse]  # type: ignore[assignment]
@@ -73,6 +87,12 @@ class ManagerServiceAsyncStub(ManagerServiceStub):
     ListEngines: _aio.UnaryUnaryMultiCallable[_manager_pb2.ListEnginesRequest, _manager_pb2.ListEnginesResponse]  # type: ignore[assignment]
     CancelCalls: _aio.UnaryUnaryMultiCallable[_manager_pb2.CancelCallsRequest, _manager_pb2.CancelCallsResponse]  # type: ignore[assignment]
     """Cancels calls of a session, and what depends on them."""
+    ClaimCall: _aio.UnaryUnaryMultiCallable[_manager_pb2.ClaimCallRequest, _manager_pb2.ClaimCallResponse]  # type: ignore[assignment]
+    """A worker of the client asks for a native call: waits for its inputs, and claims it."""
+    RenewClaim: _aio.UnaryUnaryMultiCallable[_manager_pb2.RenewClaimRequest, _manager_pb2.RenewClaimResponse]  # type: ignore[assignment]
+    """A worker says that it still runs a call it has claimed."""
+    CompleteCall: _aio.UnaryUnaryMultiCallable[_manager_pb2.CompleteCallRequest, _manager_pb2.CompleteCallResponse]  # type: ignore[assignment]
+    """A worker hands in what a call came to. Returns once it is stored; the same again changes nothing."""
     ListManagers: _aio.UnaryUnaryMultiCallable[_manager_pb2.ListManagersRequest, _manager_pb2.ListManagersResponse]  # type: ignore[assignment]
     """Which manager serves which shard of sessions, as this one knows it."""
 
@@ -96,12 +116,28 @@ class ManagerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_manager_pb2.GetSessionResponse, _abc.Awaitable[_manager_pb2.GetSessionResponse]]: ...
 
     @_abc_1.abstractmethod
+    def ListSessions(
+        self,
+        request: _manager_pb2.ListSessionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_manager_pb2.ListSessionsResponse, _abc.Awaitable[_manager_pb2.ListSessionsResponse]]:
+        """A tenant's sessions, newest first, as they are stored. Any manager answers for all shards."""
+
+    @_abc_1.abstractmethod
     def CloseSession(
         self,
         request: _manager_pb2.CloseSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_manager_pb2.CloseSessionResponse, _abc.Awaitable[_manager_pb2.CloseSessionResponse]]:
         """Ends a session: what has not finished is cancelled."""
+
+    @_abc_1.abstractmethod
+    def DeleteSession(
+        self,
+        request: _manager_pb2.DeleteSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_manager_pb2.DeleteSessionResponse, _abc.Awaitable[_manager_pb2.DeleteSessionResponse]]:
+        """Ends a session, and deletes it with all it holds. Returns once nothing of it is stored."""
 
     @_abc_1.abstractmethod
     def SubmitCalls(
@@ -148,6 +184,30 @@ class ManagerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_manager_pb2.CancelCallsResponse, _abc.Awaitable[_manager_pb2.CancelCallsResponse]]:
         """Cancels calls of a session, and what depends on them."""
+
+    @_abc_1.abstractmethod
+    def ClaimCall(
+        self,
+        request: _manager_pb2.ClaimCallRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_manager_pb2.ClaimCallResponse, _abc.Awaitable[_manager_pb2.ClaimCallResponse]]:
+        """A worker of the client asks for a native call: waits for its inputs, and claims it."""
+
+    @_abc_1.abstractmethod
+    def RenewClaim(
+        self,
+        request: _manager_pb2.RenewClaimRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_manager_pb2.RenewClaimResponse, _abc.Awaitable[_manager_pb2.RenewClaimResponse]]:
+        """A worker says that it still runs a call it has claimed."""
+
+    @_abc_1.abstractmethod
+    def CompleteCall(
+        self,
+        request: _manager_pb2.CompleteCallRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_manager_pb2.CompleteCallResponse, _abc.Awaitable[_manager_pb2.CompleteCallResponse]]:
+        """A worker hands in what a call came to. Returns once it is stored; the same again changes nothing."""
 
     @_abc_1.abstractmethod
     def ListManagers(

@@ -4,6 +4,7 @@ isort:skip_file
 What travels on the value subjects. Every payload carries its version.
 
   sv.delta.<shard>.<tenant>.<session>                      StepDeltas, one message an engine step and session
+  sv.state.<shard>.<tenant>.<session>                      SessionStates, what commits changed; in the deltas' stream
   sv.final.<shard>.<tenant>.<session>.<variable>           Final, one kept
   sv.final.<shard>.<tenant>.<session>.<variable>.<index>   FinalPart, for values that exceed one message
   sv.final.<shard>.<tenant>.<session>.<variable>.rollout.<part>   Rollout, where logprobs were asked for
@@ -90,6 +91,106 @@ class Delta(_message.Message):
 Global___Delta: _TypeAlias = Delta  # noqa: Y015
 
 @_typing.final
+class SessionStates(_message.Message):
+    """What is stored of a session's things now, where it is not what was told before. One manager writes at a
+    time: each message expects the one before it to be the last on its subject.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    ENDS_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    epoch: _builtins.int
+    """Of the session's shard, as its manager holds it: a later manager's is larger."""
+    ends: _builtins.int
+    """Of everything that was told to have ended, this message's included; tells whether something was not."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateChange]:
+        """In the order they came to be. What has ended stays as it is, whatever is told of it afterwards."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        changes: _abc.Iterable[Global___StateChange] | None = ...,
+        ends: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "ends", b"ends", "epoch", b"epoch", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionStates: _TypeAlias = SessionStates  # noqa: Y015
+
+@_typing.final
+class StateChange(_message.Message):
+    """A thing of a session as it is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    ENGINE_ID_FIELD_NUMBER: _builtins.int
+    BLOCK_ID_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    PRODUCER_CALL_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_BLOCK_ID_FIELD_NUMBER: _builtins.int
+    BLOCK_KIND_FIELD_NUMBER: _builtins.int
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """session, call, block or variable."""
+    id: _builtins.str
+    name: _builtins.str
+    state: _builtins.str
+    """As the API names it."""
+    attempt: _builtins.int
+    """Of a call: its last attempt, and where it went; the block it is an instance of."""
+    engine_id: _builtins.str
+    block_id: _builtins.str
+    size_bytes: _builtins.int
+    """Of a variable."""
+    producer_call_id: _builtins.str
+    producer_block_id: _builtins.str
+    block_kind: _builtins.str
+    """Of a block: map, loop or select, and how many instances of its body there are."""
+    instances: _builtins.int
+    @_builtins.property
+    def failure(self) -> _common_pb2.Failure: ...
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        state: _builtins.str = ...,
+        failure: _common_pb2.Failure | None = ...,
+        attempt: _builtins.int = ...,
+        engine_id: _builtins.str = ...,
+        block_id: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        producer_call_id: _builtins.str = ...,
+        producer_block_id: _builtins.str = ...,
+        block_kind: _builtins.str = ...,
+        instances: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "block_id", b"block_id", "block_kind", b"block_kind", "engine_id", b"engine_id", "failure", b"failure", "id", b"id", "instances", b"instances", "kind", b"kind", "name", b"name", "producer_block_id", b"producer_block_id", "producer_call_id", b"producer_call_id", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateChange: _TypeAlias = StateChange  # noqa: Y015
+
+@_typing.final
 class Final(_message.Message):
     """The end of a variable: its whole value, or why there is none."""
 
@@ -102,11 +203,14 @@ class Final(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
+    FINISH_REASON_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     variable_id: _builtins.str
     call_id: _builtins.str
     """Empty when a client set the variable."""
     attempt: _builtins.int
+    finish_reason: _builtins.str
+    """Of a value a model made, why it ended there: stop, length or stop_text; empty where a client set it."""
     @_builtins.property
     def value(self) -> Global___Value: ...
     @_builtins.property
@@ -123,10 +227,11 @@ class Final(_message.Message):
         value: Global___Value | None = ...,
         failure: _common_pb2.Failure | None = ...,
         cancelled: Global___Cancelled | None = ...,
+        finish_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "failure", b"failure", "outcome", b"outcome", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "call_id", b"call_id", "cancelled", b"cancelled", "failure", b"failure", "outcome", b"outcome", "value", b"value", "variable_id", b"variable_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "call_id", b"call_id", "cancelled", b"cancelled", "failure", b"failure", "finish_reason", b"finish_reason", "outcome", b"outcome", "value", b"value", "variable_id", b"variable_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["value", "failure", "cancelled"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
@@ -231,6 +336,7 @@ class Rollout(_message.Message):
     RESUMED_TOKENS_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    TOKEN_TEXTS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     variable_id: _builtins.str
     call_id: _builtins.str
@@ -259,6 +365,10 @@ class Rollout(_message.Message):
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
         """One for each of prompt_token_ids but the first."""
 
+    @_builtins.property
+    def token_texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The bytes each of token_ids stands for; together they are the text, as the tokenizer spells it."""
+
     def __init__(
         self,
         *,
@@ -275,10 +385,11 @@ class Rollout(_message.Message):
         resumed_tokens: _builtins.int = ...,
         part: _builtins.int = ...,
         parts: _builtins.int = ...,
+        token_texts: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "provenance", b"provenance", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "attempt", b"attempt", "call_id", b"call_id", "logprobs", b"logprobs", "part", b"part", "parts", b"parts", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "provenance", b"provenance", "resumed_tokens", b"resumed_tokens", "seed", b"seed", "token_ids", b"token_ids", "variable_id", b"variable_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "attempt", b"attempt", "call_id", b"call_id", "logprobs", b"logprobs", "part", b"part", "parts", b"parts", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "provenance", b"provenance", "resumed_tokens", b"resumed_tokens", "seed", b"seed", "token_ids", b"token_ids", "token_texts", b"token_texts", "variable_id", b"variable_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
@@ -295,6 +406,7 @@ class TokenLogprobs(_message.Message):
     LOGPROB_FIELD_NUMBER: _builtins.int
     TOP_IDS_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    TOP_TEXTS_FIELD_NUMBER: _builtins.int
     logprob: _builtins.float
     @_builtins.property
     def top_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -302,16 +414,21 @@ class TokenLogprobs(_message.Message):
 
     @_builtins.property
     def top_logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def top_texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The bytes each of top_ids stands for; of an output's tokens only."""
+
     def __init__(
         self,
         *,
         logprob: _builtins.float = ...,
         top_ids: _abc.Iterable[_builtins.int] | None = ...,
         top_logprobs: _abc.Iterable[_builtins.float] | None = ...,
+        top_texts: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "top_ids", b"top_ids", "top_logprobs", b"top_logprobs", "top_texts", b"top_texts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

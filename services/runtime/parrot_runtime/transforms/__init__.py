@@ -4,7 +4,7 @@ Each maps a whole text to a whole text, in time linear in it. An output with tra
 streamed: its readers get the transformed value at its end. One textual form, from the SDK to the
 engine:
 
-    transform = "strip" | "first_line" | "lower" | "upper"
+    transform = "strip" | "strip_start" | "strip_end" | "first_line" | "lower" | "upper"
               | "split:" separator ":" index
               | "regex:" pattern
               | "json:" path
@@ -14,8 +14,8 @@ engine:
     step      = "[" index "]" | "[" JSON string "]"
     name      = text without . [ ] and "
 
-- `strip` takes white space off both ends; `first_line` is the first line that is not blank, without
-  its line end; `lower` and `upper` are Unicode's.
+- `strip` takes white space off both ends, `strip_start` and `strip_end` off one; `first_line` is the
+  first line that is not blank, without its line end; `lower` and `upper` are Unicode's.
 - `split` is one part of the text between separators; 0 is the first, -1 what follows the last
   separator. The separator may hold ":".
 - `regex` is the first match of a regular expression in RE2's syntax (no look-around, no back
@@ -46,6 +46,8 @@ Function = Callable[[str], str]
 
 _PLAIN: Final[Mapping[str, Function]] = {
     "strip": str.strip,
+    "strip_start": str.lstrip,
+    "strip_end": str.rstrip,
     "first_line": texts.first_line,
     "lower": str.lower,
     "upper": str.upper,

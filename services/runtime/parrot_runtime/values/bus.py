@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 
 OLDEST_SERVER: Final = (2, 12)
 DELTA_AGE_S: Final = 600
+STATE_AGE_S: Final = 90_000
+"""Longer than a session lives: what is told of it stays until it is purged."""
+AGED_S: Final = DELTA_AGE_S - 90
+"""Text that is older, and before which text is missing, followed what went with its age."""
 FINAL_AGE_S: Final = 3600
 """How old a message gets; each says so itself. With an age of the whole stream, a server that starts
 drops the epochs that are older, though they are to last."""
 DEDUPE_S: Final = 120
 PENDING_BYTES: Final = 64 << 20
 RECONNECT_S: Final = 0.2
+FLUSH_S: Final = 5
 TROUBLE: Final = (nats.errors.Error, OSError, RuntimeError)
 """What a server that refuses, is silent or is lost makes the client raise. The RuntimeError is uvloop's,
 for a write to a connection that was lost a moment ago; asyncio's own loop raises an OSError, or nothing."""
@@ -44,6 +49,30 @@ class Bus:
 
     client: Client
     js: JetStreamContext
+
+    async def flush(self) -> None:
+        """Returns once the server has all that was written.
+
+        Whoever waits may be cancelled, but the library's flush is not: its late answer would find nobody,
+        and end the connection for everyone.
+
+        Raises:
+            one of TROUBLE: the server does not answer within `FLUSH_S`, or can't be reached.
+        """
+        flushing = asyncio.create_task(self.client.flush(timeout=FLUSH_S), name="bus-flush")
+        _FLUSHING.add(flushing)
+        flushing.add_done_callback(_flushed)
+        await asyncio.shield(flushing)
+
+
+_FLUSHING: Final[set[asyncio.Task[None]]] = set()
+
+
+def _flushed(flushing: asyncio.Task[None]) -> None:
+    _FLUSHING.discard(flushing)
+    if not flushing.cancelled():
+        # Whoever waited was told of it, or waits no more.
+        flushing.exception()
 
 
 @asynccontextmanager
@@ -152,15 +181,20 @@ def _configs() -> list[api.StreamConfig]:
     def republish(root: str) -> api.RePublish:
         return api.RePublish(src=f"{root}.>", dest=f"{subjects.LIVE_ROOT}.{root}.>")
 
+    # Of two roots, in the one order they have: the epochs' few messages come along.
+    everything = api.RePublish(src=">", dest=f"{subjects.LIVE_ROOT}.>")
+
     deltas = api.StreamConfig(
         name=subjects.DELTA_STREAM,
-        subjects=[f"{subjects.DELTA_ROOT}.>", f"{subjects.DELTA_EPOCH_ROOT}.>"],
+        subjects=[
+            f"{root}.>" for root in (subjects.DELTA_ROOT, subjects.STATE_ROOT, subjects.DELTA_EPOCH_ROOT)
+        ],
         storage=api.StorageType.FILE,
         duplicate_window=1,
         allow_direct=True,
         allow_msg_ttl=True,
         allow_rollup_hdrs=True,
-        republish=republish(subjects.DELTA_ROOT),
+        republish=everything,
     )
     finals = api.StreamConfig(
         name=subjects.FINAL_STREAM,

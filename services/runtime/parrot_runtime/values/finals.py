@@ -39,6 +39,7 @@ class FinalRecord:
         call_id: who produced it; empty when a client set it.
         attempt: the producing attempt; 0 when a client set it.
         trace: W3C headers of the span that wrote it.
+        finish_reason: why a model's text ended there: stop, length or stop_text; empty: no model made it.
     """
 
     variable_id: str
@@ -48,6 +49,7 @@ class FinalRecord:
     failure: common_pb2.Failure | None = None
     cancelled: str | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
+    finish_reason: str = ""
 
     def __post_init__(self) -> None:
         if [self.text, self.failure, self.cancelled].count(None) != 2:
@@ -84,7 +86,11 @@ class Finals:
         """
         writing = _Writing(mark, time.monotonic() + timeout_s)
         message = values_pb2.Final(
-            version=VERSION, variable_id=record.variable_id, call_id=record.call_id, attempt=record.attempt
+            version=VERSION,
+            variable_id=record.variable_id,
+            call_id=record.call_id,
+            attempt=record.attempt,
+            finish_reason=record.finish_reason,
         )
         if record.text is not None:
             await self._publish_parts(final_subject, record, message, writing)
@@ -158,6 +164,7 @@ class Finals:
             failure=message.failure if kind == "failure" else None,
             cancelled=message.cancelled.reason if kind == "cancelled" else None,
             trace={key: value for key, value in headers.items() if key in {"traceparent", "tracestate"}},
+            finish_reason=message.finish_reason,
         )
 
     async def _publish_parts(

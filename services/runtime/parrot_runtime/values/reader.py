@@ -9,8 +9,8 @@ value brings. A slow reader holds nothing but its offset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -22,8 +22,9 @@ from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.values import subjects
-from parrot_runtime.values.bus import TROUBLE, Bus
+from parrot_runtime.values.bus import AGED_S, TROUBLE, Bus
 from parrot_runtime.values.finals import FinalRecord, Finals
+from parrot_runtime.values.shared import Shared
 from parrot_runtime.values.subjects import SessionSubjects
 
 if TYPE_CHECKING:
@@ -61,10 +62,14 @@ class _Buffer:
 
     Attributes:
         cursors: those that read it now.
+        base_bytes: where `data` begins: what was before it went with its age.
+        reach_bytes: the furthest that text was heard of, be it here or not.
         on_bus: its end was heard on the bus, where it can be read again.
     """
 
     data: bytearray = field(default_factory=bytearray)
+    base_bytes: int = 0
+    reach_bytes: int = 0
     attempt: int = 0
     announced: tuple[values_pb2.Final, dict[str, str]] | None = None
     end: FinalRecord | None = None
@@ -76,15 +81,24 @@ class _Buffer:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def add(self, delta: values_pb2.Delta) -> bool:
-        """Takes in a delta; False when text before it is missing."""
+    @property
+    def size_bytes(self) -> int:
+        """How far its text goes."""
+        return self.base_bytes + len(self.data)
+
+    def add(self, delta: values_pb2.Delta, *, aged: bool = False) -> bool:
+        """Takes in a delta; False when text before it is missing, unless that has `aged` away."""
         if delta.attempt < self.attempt or self.end is not None:
             return True
-        have = len(self.data)
+        text = delta.text.encode()
+        self.reach_bytes = max(self.reach_bytes, delta.offset_bytes + len(text))
+        if aged and not self.size_bytes:
+            self.base_bytes = delta.offset_bytes
+        have = self.size_bytes
         if delta.offset_bytes > have:
             return False
         self.attempt = delta.attempt
-        new = delta.text.encode()[have - delta.offset_bytes :]
+        new = text[have - delta.offset_bytes :]
         if new:
             self.data += new
             self.notify()
@@ -95,7 +109,7 @@ class _Buffer:
         if self.end is None and (not record.attempt or record.attempt >= self.attempt):
             self.end = record
             if record.text is not None:
-                self.data = bytearray(record.text.encode())
+                self.data, self.base_bytes = bytearray(record.text.encode()), 0
             self.notify()
 
 
@@ -103,70 +117,31 @@ class _Subscription(Protocol):
     async def unsubscribe(self) -> None: ...
 
 
-class Feeds:
+class Feeds(Shared["SessionFeed"]):
     """The session feeds of one process, opened on first use and closed with their last user."""
 
     def __init__(self, bus: Bus, *, forget_ended: bool = False) -> None:
         """`forget_ended`: see `SessionFeed`."""
+        super().__init__()
         self._bus = bus
         self._forget_ended = forget_ended
-        self._open: dict[str, _OpenFeed] = {}
 
-    @asynccontextmanager
-    async def session(self, tenant: str, session_id: str) -> AsyncIterator[SessionFeed]:
+    def session(self, tenant: str, session_id: str) -> AbstractAsyncContextManager[SessionFeed]:
         """The session's feed: what is published from now on is heard.
 
         Raises:
             Fault: `unavailable`, when the bus can't be reached.
         """
-        found = self._open.get(session_id)
-        if found is None:
+
+        def make() -> SessionFeed:
             names = SessionSubjects(tenant, session_id)
-            feed = SessionFeed(self._bus, names, forget_ended=self._forget_ended)
-            found = self._open[session_id] = _OpenFeed(feed)
-        found.users += 1
-        try:
-            await found.ensure_open()
-            yield found.feed
-        finally:
-            await asyncio.shield(self._leave(session_id, found))
+            return SessionFeed(self._bus, names, forget_ended=self._forget_ended)
+
+        return self.use(session_id, make)
 
     def open_feed(self, session_id: str) -> SessionFeed | None:
         """The session's feed, if somebody in this process reads it now."""
-        found = self._open.get(session_id)
-        return found.feed if found is not None and found.is_open else None
-
-    def renew(self, session_id: str) -> None:
-        """Whoever reads the session from now on reads it anew.
-
-        What was offered here ahead of the bus may never have come there.
-        """
-        self._open.pop(session_id, None)
-
-    async def _leave(self, session_id: str, found: _OpenFeed) -> None:
-        found.users -= 1
-        if not found.users:
-            # Whoever comes while this one closes opens another.
-            if self._open.get(session_id) is found:
-                del self._open[session_id]
-            await found.feed.close()
-
-
-@dataclass(slots=True)
-class _OpenFeed:
-    """A session's feed and those who use it."""
-
-    feed: SessionFeed
-    users: int = 0
-    is_open: bool = False
-    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def ensure_open(self) -> None:
-        """Opens it, unless that was done: if whoever tried first fails, the next one tries."""
-        async with self.opening:
-            if not self.is_open:
-                await self.feed.open()
-                self.is_open = True
+        return self.opened(session_id)
 
 
 class SessionFeed:
@@ -203,7 +178,7 @@ class SessionFeed:
                 self._subscriptions.append(
                     await client.subscribe(subject, cb=handler, pending_msgs_limit=PENDING_MESSAGES)
                 )
-            await client.flush(timeout=5)
+            await self._bus.flush()
         except BaseException as error:
             # A reader that is cancelled here must not leave a subscription that nobody ends.
             await asyncio.shield(self.close())
@@ -272,7 +247,10 @@ class SessionFeed:
 
     def buffer(self, variable_id: str) -> _Buffer:
         """The shared buffer of a variable."""
-        return self._buffers.setdefault(variable_id, _Buffer())
+        found = self._buffers.get(variable_id)
+        if found is None:
+            found = self._buffers[variable_id] = _Buffer()
+        return found
 
     async def complete(self, buffer: _Buffer) -> None:
         """Fetches the value whose end was announced; when its parts are gone, waits to be told."""
@@ -284,19 +262,37 @@ class SessionFeed:
         if record is not None:
             buffer.finish(record)
 
+    async def reach_bytes(self, variable_id: str, offset_bytes: int) -> int | None:
+        """How far a variable's text goes by all that is known, if that is not as far as an offset.
+
+        None: it is, or the bus could not be asked.
+        """
+        buffer = self.buffer(variable_id)
+        if offset_bytes > buffer.reach_bytes and buffer.end is None:
+            self.catch_up()
+            if self._replay is not None:
+                await asyncio.wait([self._replay])
+        reach_bytes = buffer.reach_bytes if buffer.end is None else buffer.size_bytes
+        return reach_bytes if offset_bytes > reach_bytes and self._caught_up else None
+
+    @property
+    def reconnects(self) -> int:
+        """How often the bus was lost: what it told meanwhile was not heard."""
+        return int(self._bus.client.stats["reconnects"])
+
     async def _on_delta(self, message: Msg) -> None:
         if not self._take(message.data):
             self.catch_up()
 
-    def _take(self, data: bytes) -> bool:
+    def _take(self, data: bytes, *, aged: bool = False) -> bool:
         whole = True
         for delta in values_pb2.StepDeltas.FromString(data).deltas:
-            whole &= self._add(delta)
+            whole &= self._add(delta, aged=aged)
         return whole
 
-    def _add(self, delta: values_pb2.Delta) -> bool:
+    def _add(self, delta: values_pb2.Delta, *, aged: bool = False) -> bool:
         """Takes in a delta; False when text before it is missing."""
-        return delta.variable_id in self._forgotten or self.buffer(delta.variable_id).add(delta)
+        return delta.variable_id in self._forgotten or self.buffer(delta.variable_id).add(delta, aged=aged)
 
     def _reads(self, variable_id: str) -> bool:
         found = self._buffers.get(variable_id)
@@ -334,7 +330,8 @@ class SessionFeed:
                 try:
                     while True:
                         message = await subscription.next_msg(timeout=REPLAY_TIMEOUT_S)
-                        self._take(message.data)
+                        age_s = time.time() - message.metadata.timestamp.timestamp()
+                        self._take(message.data, aged=age_s > AGED_S)
                         if message.metadata.sequence.stream >= (last.seq or 0):
                             self._caught_up = True
                             return
@@ -376,18 +373,19 @@ class Cursor:
         return self._take(buffer)
 
     def _has_news(self, buffer: _Buffer) -> bool:
-        return buffer.end is not None or buffer.announced is not None or len(buffer.data) > self.offset_bytes
+        more = buffer.size_bytes > self.offset_bytes >= buffer.base_bytes
+        return more or buffer.end is not None or buffer.announced is not None
 
     def _take(self, buffer: _Buffer) -> Chunk | End | None:
-        size = len(buffer.data)
-        if size > self.offset_bytes:
-            if buffer.data[self.offset_bytes] & 0xC0 == 0x80:
+        size, base = buffer.size_bytes, buffer.base_bytes
+        if size > self.offset_bytes >= base:
+            if buffer.data[self.offset_bytes - base] & 0xC0 == 0x80:
                 raise Fault(
                     errors.INVALID_REQUEST,
                     f"offset {self.offset_bytes} lies within a character; use an id that the stream sent",
                     variable_id=self._variable_id,
                 )
-            chunk = Chunk(self.offset_bytes, buffer.data[self.offset_bytes :].decode())
+            chunk = Chunk(self.offset_bytes, buffer.data[self.offset_bytes - base :].decode())
             self.offset_bytes = size
             return chunk
         if buffer.end is None:

@@ -10,6 +10,7 @@ from parrot_runtime.ids import shard_of
 DELTA_STREAM: Final = "PARROT_DELTAS"
 FINAL_STREAM: Final = "PARROT_FINALS"
 DELTA_ROOT: Final = "sv.delta"
+STATE_ROOT: Final = "sv.state"
 FINAL_ROOT: Final = "sv.final"
 LIVE_ROOT: Final = "live"
 DELTA_EPOCH_ROOT: Final = "sv.epoch.delta"
@@ -31,6 +32,21 @@ class SessionSubjects:
     def delta(self) -> str:
         """Where the session's step messages go."""
         return f"{DELTA_ROOT}.{self._scope}"
+
+    @property
+    def state(self) -> str:
+        """Where its manager tells what became of its things; in the deltas' stream."""
+        return f"{STATE_ROOT}.{self._scope}"
+
+    @property
+    def log(self) -> str:
+        """Step messages and states, in the one order of their stream."""
+        return f"sv.*.{self._scope}"
+
+    @property
+    def live_log(self) -> str:
+        """Where both are heard, as the stream accepts them."""
+        return f"{LIVE_ROOT}.{self.log}"
 
     def final(self, variable_id: str) -> str:
         """Where a variable's end goes."""
