@@ -70,7 +70,9 @@ class PlannedApp:
         session_id: derived from its idempotency key, in the real system.
         timeout_ms: the session's.
         cancels: (after, output, whether what only that needs goes too): calls that are cancelled.
+        ends_with_calls: the session closes by itself.
         closes_ms: when the client gives up; 0: never.
+        deletes: it deletes the session where others only close it.
         reads: (variable, after, whether its reader's gateway dies on the way).
     """
 
@@ -80,14 +82,28 @@ class PlannedApp:
     lazy: bool
     criteria: Criteria | None
     batches: list[PlannedBatch]
+    ends_with_calls: bool = False
     cancels: list[tuple[int, str, bool]] = field(default_factory=list)
     closes_ms: int = 0
+    deletes: bool = False
     reads: list[tuple[str, int, bool]] = field(default_factory=list)
 
     @property
     def nodes(self) -> list[Node]:
         """All its calls and blocks."""
         return [node for batch in self.batches for node in batch.nodes]
+
+    @property
+    def natives(self) -> dict[str, PlannedCall]:
+        """Its calls that workers run, those of bodies too, by their first outputs."""
+        bodies = [call for node in self.nodes if isinstance(node, PlannedBlock) for call in node.body]
+        calls = [node for node in self.nodes if isinstance(node, PlannedCall)]
+        return {call.outputs[0]: call for call in [*calls, *bodies] if call.native}
+
+    def native(self, output: str) -> PlannedCall:
+        """The call that workers run whose first output is this one, or an instance's of this one."""
+        found = self.natives
+        return found.get(output) or next(call for name, call in found.items() if output.endswith(f"-{name}"))
 
     @property
     def undisturbed(self) -> bool:
@@ -111,7 +127,9 @@ def plan(dice: Dice, number: int, shards: range, models: list[str]) -> PlannedAp
     if dice.chance(0.12):
         made = [name for batch in app.batches for name in batch.outputs]
         app.cancels = [(dice.between(100, 5_000), dice.pick(made), dice.chance(0.5))]
+    app.ends_with_calls = len(app.batches) == 1 and dice.chance(0.5)
     app.reads = _reads(dice, app)
+    app.deletes = dice.chance(0.3)
     return app
 
 

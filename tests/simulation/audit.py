@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from parrot_manager.core import commands, events
@@ -42,6 +43,10 @@ class Audit:
         self._done: dict[tuple[str, str], int] = {}
         self._running: dict[tuple[str, str], dict[Ref, None]] = {}
         self._ahead: dict[tuple[str, str], dict[Ref, list[str]]] = {}
+        self._claims: dict[tuple[str, str], str] = {}
+        self._claiming: dict[tuple[str, str], dict[str, None]] = {}
+        self._forsaken: set[tuple[str, str]] = set()
+        self._completed: dict[tuple[str, str], None] = {}
         self._steps = 0
         self.moves = 0
 
@@ -60,6 +65,38 @@ class Audit:
         return [
             call for name, call in self._accepted if name == session_id and (name, call) not in self._ended
         ]
+
+    def claiming(self, session_id: str, call_id: str, worker: str) -> None:
+        """A worker asks for a call: from now on it may be its own without its having heard of it."""
+        self._claiming.setdefault((session_id, call_id), {})[worker] = None
+
+    def claim_refused(self, session_id: str, call_id: str, worker: str) -> None:
+        """A worker was told that a call is not its own, or not any more."""
+        self._claiming[session_id, call_id].pop(worker, None)
+
+    def claimed(self, session_id: str, call_id: str, worker: str) -> None:
+        """A worker was told that a call is its own."""
+        first = self._claims.setdefault((session_id, call_id), worker)
+        promise(first == worker, "claimed twice", f"{session_id} {call_id}: by {first} and {worker}")
+
+    def forsaken(self, session_id: str, worker: str) -> None:
+        """A worker dies or stands still: what may be its own may fail."""
+        for key, workers in self._claiming.items():
+            if key[0] == session_id and worker in workers:
+                self._forsaken.add(key)
+
+    def may_be_lost(self, session_id: str, call_id: str) -> bool:
+        """Whether a worker that may have had a call was away."""
+        return (session_id, call_id) in self._forsaken
+
+    def completed(self, session_id: str, call_id: str) -> None:
+        """A worker was told that what it made is stored."""
+        self._completed[session_id, call_id] = None
+
+    @property
+    def told_completed(self) -> list[tuple[str, str]]:
+        """The calls whose workers were told so: session and call."""
+        return list(self._completed)
 
     def removed(self, accepted: CallsAccepted) -> None:
         """A batch was taken back from the store."""
@@ -116,6 +153,12 @@ class Audit:
     def _end(self, key: tuple[str, str], state: object) -> None:
         before = self._ended.setdefault(key, state)
         promise(before == state, "ended twice", f"{key}: {before} and {state}")
+
+    def stored_end(self, session_id: str, name: str) -> str:
+        """How something ended, by the store's word; empty: it has not."""
+        stored = self._ended.get((session_id, name))
+        state = stored[0] if isinstance(stored, tuple) else stored
+        return state.name.lower() if isinstance(state, IntEnum) else ""
 
     def restored(self) -> None:
         """A session came to a manager that did not see what happened in it before."""

@@ -13,6 +13,8 @@ from tests.simulation.dice import Dice
 from tests.simulation.texts import Output, Spec
 
 ALWAYS = 1_000
+NATIVE_MS = 120_000
+"""How long a native call waits for a worker: longer than all workers of a client are ever away."""
 WORDS = (60, 40, 250, 10)
 """Of a template, by the number of its inputs: some prompts fill most of a small engine's memory."""
 FAILURES = (
@@ -30,12 +32,14 @@ class PlannedCall:
 
     Attributes:
         when: what must hold for it to run; None: nothing.
+        native: the client runs it.
     """
 
     spec: Spec
     model: str
     inputs: tuple[str, ...]
     when: manager_pb2.Condition | None = field(default=None)
+    native: bool = False
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -48,15 +52,19 @@ class PlannedCall:
 
     def message(self) -> manager_pb2.NewCall:
         """As it travels. What the simulated engine has to know stands behind the last output."""
-        message = manager_pb2.NewCall(name=self.spec.function, model=self.model)
-        message.segments.add().text = f"{self.spec.function}: " * WORDS[len(self.inputs) % len(WORDS)]
+        message = manager_pb2.NewCall(name=self.spec.function, model="" if self.native else self.model)
+        if not self.native:
+            message.segments.add().text = f"{self.spec.function}: " * WORDS[len(self.inputs) % len(WORDS)]
         for name in self.inputs:
             message.segments.add().input.variable_id = name
         for output in self.spec.outputs:
             hole = message.segments.add().output
             hole.variable_id = output.variable_id
             hole.sampling.max_tokens = max(1, 4 * output.pieces)
-        message.segments.add().text = self.spec.encode()
+        if self.native:
+            message.native.client.timeout_ms = NATIVE_MS
+        else:
+            message.segments.add().text = self.spec.encode()
         if self.when is not None:
             message.when.CopyFrom(self.when)
         return message
@@ -75,4 +83,10 @@ def plan_call(dice: Dice, function: str, inputs: tuple[str, ...], number: int) -
         kind, attempts = dice.pick(FAILURES)
         after = dice.between(0, outputs[0].pieces)
         spec = replace(spec, fails=kind, fails_attempts=attempts, fails_after=after)
+    if dice.chance(0.12):
+        greedy = tuple(replace(output, sampled=False) for output in outputs)
+        fails = errors.NATIVE_FAILED.type if dice.chance(0.1) else ""
+        return PlannedCall(
+            Spec(function, greedy, fails, fails_attempts=ALWAYS), ANY_MODEL, inputs, native=True
+        )
     return PlannedCall(spec, ANY_MODEL, inputs)

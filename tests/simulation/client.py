@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
-from parrot_runtime.ids import shard_of
 from parrot_runtime.values.reader import Chunk
 from tests.simulation.apps import PlannedApp, PlannedBatch
+from tests.simulation.asking import Asking
 from tests.simulation.intake import Intake
-from tests.simulation.kernel import Answer, Process, sleep
+from tests.simulation.kernel import Process, sleep
 from tests.simulation.reader import Feed
 from tests.simulation.violations import promise
+from tests.simulation.workers import Worker
 
 if TYPE_CHECKING:
     from parrot_runtime.values.finals import FinalRecord
     from tests.simulation.world import World
 
 T = TypeVar("T")
-RPC_MS = 6_000
-AGAIN_MS = 300
-PASSING = (errors.UNAVAILABLE, errors.WRONG_MANAGER, errors.UNKNOWN_MODEL, errors.QUEUE_FULL)
+WORKERS = 2
 
 
 class Client:
@@ -32,6 +31,7 @@ class Client:
         accepted: batches it heard are accepted.
         ended: what its readers were told at the end, by variable.
         refused: what a batch was refused with, for good.
+        workers: who runs its native calls, if it has any.
     """
 
     def __init__(self, world: World, app: PlannedApp) -> None:
@@ -44,11 +44,15 @@ class Client:
         self._world = world
         self._process = Process(world.clock, f"client {app.session_id}")
         self._dice = world.dice.apart(app.session_id)
+        self._asking = Asking(world, app.session_id, self._process, self._dice)
         self._reading: dict[str, None] = {}
+        self.workers: list[Worker] = []
 
     def start(self) -> None:
         """Does what its plan says, from now on."""
         self._process.spawn(self._run)
+        if self.app.natives:
+            self.workers = [Worker(self._world, self, number) for number in range(WORKERS)]
 
     @property
     def waits_for(self) -> str:
@@ -103,7 +107,7 @@ class Client:
         try:
             again = await self._ask(lambda intake: intake.submit(self.app, batch, batch.digest()))
         except Fault as fault:
-            promise(fault.kind is errors.SESSION_ENDED, "sent twice, run twice", str(fault))
+            promise(self._is_over(fault), "sent twice, run twice", str(fault))
             return
         promise(
             again == ids, "sent twice, run twice", f"{self.app.session_id} {batch.key}: {ids} and {again}"
@@ -111,12 +115,16 @@ class Client:
         try:
             await self._ask(lambda intake: intake.submit(self.app, batch, b"another body"))
         except Fault as fault:
-            fits = fault.kind in (errors.IDEMPOTENCY_CONFLICT, errors.SESSION_ENDED)
+            fits = fault.kind is errors.IDEMPOTENCY_CONFLICT or self._is_over(fault)
             promise(fits, "key reused", str(fault))
         else:
             promise(
                 kept=False, which="key reused", why=f"{self.app.session_id} {batch.key} took another body"
             )
+
+    def _is_over(self, fault: Fault) -> bool:
+        """Whether a fault says that the session has ended, or was deleted."""
+        return fault.kind is errors.SESSION_ENDED or (self.app.deletes and fault.kind is errors.NOT_FOUND)
 
     async def _cancel(self, after_ms: int, variable_id: str, subtree: bool) -> None:
         await sleep(after_ms)
@@ -131,8 +139,9 @@ class Client:
 
     async def close(self) -> None:
         """Ends the session."""
+        deletes = self.app.deletes
         try:
-            await self._ask(lambda intake: intake.close(self.app))
+            await self._ask(lambda intake: intake.delete(self.app) if deletes else intake.close(self.app))
         except Fault as fault:
             promise(fault.kind in (errors.NOT_FOUND, errors.SESSION_ENDED), "close", str(fault))
 
@@ -172,40 +181,5 @@ class Client:
         except Fault as fault:
             self._world.record.note(self._process.name, "want refused", fault.kind.type, fault.message)
 
-    async def _ask(self, ask: Callable[[Intake], Coroutine[Any, Any, T]]) -> T:
-        """Asks the manager that serves the session, again and again while that may help.
-
-        Raises:
-            Fault: a refusal that stands.
-        """
-        while True:
-            try:
-                return await self._ask_once(ask)
-            except Fault as fault:
-                if fault.kind not in PASSING:
-                    raise
-            await sleep(self._dice.between(AGAIN_MS // 2, AGAIN_MS))
-
-    async def _ask_once(self, ask: Callable[[Intake], Coroutine[Any, Any, T]]) -> T:
-        manager = self._world.serving(shard_of(self.app.session_id))
-        unanswered = Fault(errors.UNAVAILABLE, "the manager does not answer")
-        answer: Answer[T] = Answer()
-        if manager is None:
-            raise unanswered
-        net = self._world.net
-
-        async def serve() -> None:
-            try:
-                result = await ask(manager.intake)
-            except Fault as fault:
-                answer_late(answer.refuse, fault)
-            else:
-                answer_late(answer.give, result)
-
-        def answer_late(tell: Callable[[Any], None], what: object) -> None:
-            if not self._dice.chance(net.loss):
-                self._process.after(self._dice.between(0, 5), tell, what)
-
-        if not self._dice.chance(net.loss):
-            manager.process.after(self._dice.between(0, 5), manager.process.spawn, serve)
-        return await answer.get(RPC_MS, unanswered)
+    async def _ask(self, question: Callable[[Intake], Coroutine[Any, Any, T]]) -> T:
+        return await self._asking.ask(question)

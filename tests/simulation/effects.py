@@ -142,7 +142,7 @@ async def look(
     for variable_id in output_ids:
         record = await manager.bus.read(ref.session_id, variable_id)
         if record is not None and record.text is not None and record.call_id == ref.call_id:
-            values.append(Value(variable_id, record.text.encode()))
+            values.append(Value(variable_id, record.text.encode(), record.finish_reason))
         else:
             open_ids.append(variable_id)
     deltas = await manager.bus.replay(ref.session_id)

@@ -91,6 +91,9 @@ class _Ends:
             if session_id == self._session.id:
                 there = made_id in self._calls or made_id in self._blocks
                 promise(there, "accepted call lost", f"{session_id} {made_id}")
+        for session_id, call_id in self._world.audit.told_completed:
+            if session_id == self._session.id:
+                self._check_completed(self._calls[call_id])
         for call in self._calls.values():
             promise(call.state.ended, "never ends", f"{call}")
             self._check_call(call, self._call_of(call))
@@ -101,6 +104,20 @@ class _Ends:
         for variable in self._variables.values():
             promise(variable.state.ended, "never ends", f"{variable}")
             self._check_readers(variable)
+        self._check_session()
+
+    def _check_session(self) -> None:
+        """It is open while nobody closes it, but where it ends with its calls."""
+        app = self._client.app
+        if app.ends_with_calls and self._calls:
+            promise(self._session.state.ended, "left open", f"{self._session}")
+        elif app.undisturbed:
+            promise(not self._session.state.ended, "closed unasked", f"{self._session}")
+
+    def _check_completed(self, call: Call) -> None:
+        """What a worker was told is stored stays so."""
+        failed = call.failure is not None and call.failure.type == errors.NATIVE_FAILED.type
+        promise(call.state is CallState.DONE or failed, "result lost", f"{call}")
 
     def _call_of(self, call: Call) -> PlannedCall:
         found = self._bodies[call.name] if call.block_id else self._planned[call.output_ids]
@@ -112,6 +129,8 @@ class _Ends:
             for name in call.output_ids:
                 variable = self._variables[name]
                 promise(variable.state is VariableState.READY, "done without a value", f"{variable}")
+                reason = "" if planned.native else "stop"
+                promise(variable.finish_reason == reason, "end without its reason", f"{variable}")
             self._check_texts(call, planned)
             promise(not self._is_ruled_out(planned), "ran against its condition", f"{call}")
             return
@@ -127,6 +146,7 @@ class _Ends:
             errors.SKIPPED.type: self._may_be_skipped,
             errors.CANCELLED.type: self._is_of_ended_block,
             errors.UPSTREAM_FAILED.type: self._fits_cause,
+            errors.CLIENT_LOST.type: self._is_forsaken,
             errors.NOT_RESUMABLE.type: lambda _, planned: not planned.spec.resumable,
             errors.ENGINE_LOST.type: _lost_too_often,
             errors.INTERRUPTED.type: _lost_too_often,
@@ -139,6 +159,9 @@ class _Ends:
 
     def _is_of_ended_block(self, call: Call, _: PlannedCall) -> bool:
         return bool(call.block_id) and self._blocks[call.block_id].state is not BlockState.DONE
+
+    def _is_forsaken(self, call: Call, planned: PlannedCall) -> bool:
+        return planned.native and self._world.audit.may_be_lost(call.session_id, call.id)
 
     def _is_ruled_out(self, planned: PlannedCall) -> bool:
         """Whether its own condition is known not to hold."""

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from parrot_manager.core import admission, events
+from parrot_manager.core import admission, claims, events, native_events
 from parrot_manager.core.commands import Changes
-from parrot_manager.core.model import Batch, SessionState
+from parrot_manager.core.model import Batch, Failure, SessionState, Value
+from parrot_manager.core.state import LiveSession
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.ids import shard_of
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.manager import SimManager
 
 REVOKE_AGAIN_MS = 1_000
+NOT_STORED = {errors.QUOTA_EXCEEDED, errors.TOO_LARGE}
 LOCK_MS = 5_000
 
 
@@ -49,6 +51,7 @@ class Intake:
                 timeout_ms=app.timeout_ms,
                 criteria=app.criteria,
                 lazy=app.lazy,
+                ends_with_calls=app.ends_with_calls,
                 key=app.session_id,
                 digest=b"session",
             )
@@ -109,6 +112,81 @@ class Intake:
                 self._apply(session_id, epoch, event)
             await manager.outbox(session_id).settled(LOCK_MS)
 
+    async def delete(self, app: PlannedApp) -> None:
+        """Ends a session, and deletes it with all it holds.
+
+        Raises:
+            Fault: `session_ended`, `not_found`, `wrong_manager`, `unavailable`.
+        """
+        manager, session_id = self._manager, app.session_id
+        await self.close(app)
+        async with self._writing(session_id) as epoch:
+            await manager.outbox(session_id).quiet(LOCK_MS)
+            await manager.store.delete_session(session_id, epoch)
+            forget = events.Timer(events.TimerKind.FORGET, session_id)
+            self._apply(session_id, epoch, events.TimerFired(forget))
+
+    async def natives(self, session_id: str) -> list[tuple[str, tuple[str, ...]]]:
+        """The calls of a session that workers may run, each with its outputs, as anybody may look.
+
+        Raises:
+            Fault: `session_ended`, `not_found`, `wrong_manager`, `unavailable`.
+        """
+        await self._check_open(session_id)
+        live = self._manager.machine.state.sessions[session_id]
+        calls = [live.calls[name] for name in live.unfinished]
+        return [(call.id, call.output_ids) for call in calls if call.by_client]
+
+    async def claim(self, session_id: str, call_id: str, worker: str) -> list[str] | None:
+        """The inputs of a call that is the worker's from now on; None: it waits for them.
+
+        Raises:
+            Fault: `claim_lost`, and as `natives`.
+        """
+        live = await self._live(session_id)
+        if not claims.admit_claim(live, live.calls[call_id], worker):
+            return None
+        self._manager.apply(native_events.CallClaimed(session_id, call_id, worker))
+        await self._manager.outbox(session_id).settled(LOCK_MS)
+        call = (await self._live(session_id)).calls[call_id]
+        values = await self._manager.store.read_values(session_id, list(call.input_ids))
+        return [values[edge.variable_id].decode() for edge in call.inputs]
+
+    async def renew(self, session_id: str, call_id: str, worker: str) -> None:
+        """The call stays the worker's for another lease.
+
+        Raises:
+            Fault: `claim_lost`, and as `natives`.
+        """
+        live = await self._live(session_id)
+        claims.admit_renewal(live, live.calls[call_id], worker)
+        self._manager.apply(native_events.ClaimRenewed(session_id, call_id, worker))
+
+    async def complete(
+        self, session_id: str, call_id: str, worker: str, outputs: list[str], fails: str
+    ) -> None:
+        """What a call came to.
+
+        Raises:
+            Fault: `claim_lost`, and as `natives`.
+        """
+        live = await self._live(session_id)
+        call = live.calls[call_id]
+        if not claims.has_result(call, worker):
+            claims.admit_renewal(live, call, worker)
+            if fails:
+                failure = Failure(fails, "it broke")
+                self._manager.apply(native_events.NativeFailed(session_id, call_id, worker, failure))
+            else:
+                texts = zip(call.output_ids, outputs, strict=True)
+                values = tuple(Value(name, text.encode()) for name, text in texts)
+                self._manager.apply(native_events.NativeDone(session_id, call_id, worker, values))
+        await self._manager.outbox(session_id).settled(LOCK_MS)
+
+    async def _live(self, session_id: str) -> LiveSession:
+        await self._check_open(session_id)
+        return self._manager.machine.state.sessions[session_id]
+
     async def _check_open(self, session_id: str) -> None:
         manager = self._manager
         manager.shards.check(session_id)
@@ -132,8 +210,11 @@ class Intake:
                     await manager.store.insert_calls(event, epoch)
                 except Fault as fault:
                     answer.refuse(fault)
-                    await self._revoke(event, epoch)
+                    if fault.kind not in NOT_STORED:
+                        await self._revoke(event, epoch)
                     return
+                manager.shards.check(session_id, epoch)
+                manager.tellings.accepted(event)
                 self._apply(session_id, epoch, event)
                 answer.give([*(call.id for call in event.calls), *(block.id for block in event.blocks)])
         except Fault as fault:

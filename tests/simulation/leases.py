@@ -135,6 +135,7 @@ class Holder:
             shard = shard_of(found.session.id)
             if manager.shards.holds(shard, claimed[shard]):
                 manager.audit.restored()
+                manager.tellings.restored(found)
                 manager.apply(restored(found))
         manager.shards.serve(shard for shard in claimed if manager.shards.holds(shard, claimed[shard]))
         for shard in claimed:

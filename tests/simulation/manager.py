@@ -26,6 +26,7 @@ from tests.simulation.outbox import Outbox
 from tests.simulation.record import Record
 from tests.simulation.reports import Reports
 from tests.simulation.store import SimStore
+from tests.simulation.tellings import StateLog, Tellings
 
 FORGET_AGAIN_MS = 10_000
 HAND_OVER_MS = 5_000
@@ -40,6 +41,7 @@ class Site:
     clock: Clock
     store: SimStore
     bus: Bus
+    states: StateLog
     record: Record
     audit: Audit
 
@@ -58,6 +60,7 @@ class SimManager:
         self.clock = site.clock
         self.store = site.store
         self.bus = site.bus
+        self.states = site.states
         self.record = site.record
         self.audit = site.audit
         self.dice = dice
@@ -87,6 +90,7 @@ class SimManager:
         self.effects = Effects(self)
         self.reports = Reports(self)
         self.intake = Intake(self)
+        self.tellings = Tellings(self)
         self.audit.manager_started(self.name)
         self.holder = Holder(self, f"{self.name}/{self.lives}")
         self.process.spawn(self.holder.run)
@@ -203,6 +207,7 @@ class SimManager:
         return session_id in self.writing or (outbox is not None and not outbox.idle)
 
     def _forget(self, session_id: str) -> None:
+        self.tellings.forget(session_id)
         outbox = self.outboxes.pop(session_id, None)
         if outbox is not None:
             outbox.close()

@@ -57,6 +57,18 @@ MUTATIONS = (
         "",
     ),
     Mutation(
+        "tells nothing of what its last manager stored and did not tell",
+        "parrot_runtime.values.states",
+        "        self._due = restored + self._due\n",
+        "",
+    ),
+    Mutation(
+        "forgets what it tells when another message was the last",
+        "parrot_runtime.values.states",
+        "            self.told(last.sequence)\n            return True\n",
+        "            self.told(last.sequence)\n            self._due.clear()\n            return True\n",
+    ),
+    Mutation(
         "heeds an older attempt's report",
         CORE + "attempts",
         "if live is None or attempt is None or attempt.ref != ref:",
@@ -166,10 +178,58 @@ MUTATIONS = (
         "            live.put_variable(replace(variable, criteria=criteria))",
     ),
     Mutation(
+        "leaves a session open that ends with its calls",
+        CORE + "machine",
+        "        sessions.close_finished(turn)",
+        "        sessions.close_finished(Turn(self.state, self.policy, now_ms))",
+    ),
+    Mutation(
+        "forgets why an output ended",
+        CORE + "endings",
+        "            finish_reason=value.finish_reason,",
+        "",
+    ),
+    Mutation(
         "lets a manager write after it lost the shard",
         "parrot_manager.store.memory",
         "        if self._leases.epoch_of(shard_of(session_id)) != epoch:",
         "        if self._leases.epoch_of(shard_of(session_id)) < 0:",
+    ),
+    Mutation(
+        "gives a call that a worker has to another",
+        CORE + "claims",
+        '    if offer is not None and offer.worker not in {"", worker}:',
+        '    if offer is not None and offer.worker == "nobody":',
+    ),
+    Mutation(
+        "forgets at a restart who has a call",
+        CORE + "offers",
+        "    worker = worker_of(call)\n    if worker:",
+        '    worker = ""\n    if worker:',
+    ),
+    Mutation(
+        "does not heed workers that are still there",
+        CORE + "natives",
+        "        hold(turn, live, call, event.worker, turn.now_ms + turn.policy.claim_ms)",
+        "        del live, call",
+    ),
+    Mutation(
+        "waits for a worker for ever",
+        CORE + "natives",
+        "        fail(turn, live, call, _lost(turn, call, offer.worker))",
+        "        turn.reconsidered[session_id] = None",
+    ),
+    Mutation(
+        "does not tell what a worker made",
+        CORE + "natives",
+        "        turn.do(PublishValue(live.session.id, live.session.tenant, value))",
+        "        del value",
+    ),
+    Mutation(
+        "does not tell again what a worker made before a restart",
+        CORE + "restoring",
+        "    tell_stored(turn, live)\n",
+        "",
     ),
 )
 

@@ -65,6 +65,18 @@ class Outbox:
             if self._closed or not await self._progress.wait(timeout_ms):
                 raise Fault(errors.UNAVAILABLE, "the session's changes are not stored yet")
 
+    async def quiet(self, timeout_ms: int) -> None:
+        """Returns once everything decided is stored and carried out.
+
+        Raises:
+            Fault: `unavailable`, when that takes too long.
+        """
+        until_ms = self._manager.clock.now_ms + timeout_ms
+        while not self.idle:
+            left_ms = until_ms - self._manager.clock.now_ms
+            if self._closed or left_ms <= 0 or not await self._progress.wait(left_ms):
+                raise Fault(errors.UNAVAILABLE, "what was decided is not carried out")
+
     async def _commit_all(self) -> None:
         while self._pending and not self._closed:
             batch, self._pending = self._pending, []
@@ -88,6 +100,8 @@ class Outbox:
                 await sleep(RETRY_MS)
             else:
                 self._manager.changed.notify()
+                if self._session_id in self._manager.machine.state.sessions:
+                    self._manager.tellings.committed(self._session_id, changes)
                 return not self._closed
         return False
 

@@ -175,7 +175,9 @@ class _Generation:
 
     async def _publish(self) -> None:
         ref = self._program.ref
-        record = FinalRecord(self._output.variable_id, ref.call_id, ref.attempt, text=self._said)
+        record = FinalRecord(
+            self._output.variable_id, ref.call_id, ref.attempt, text=self._said, finish_reason="stop"
+        )
         while True:
             try:
                 if await self._engine.bus.put(ref.session_id, record, self._engine.writer):

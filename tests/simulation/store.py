@@ -38,7 +38,11 @@ class Disk:
 
 
 class SimStore:
-    """Carries requests to the store, and answers back. What was sent is done, even if its sender has died."""
+    """Carries requests to the store, and answers back. What was sent is done, even if its sender has died.
+
+    Attributes:
+        written: told after each write.
+    """
 
     def __init__(self, clock: Clock, dice: Dice, audit: Audit) -> None:
         self.rows = MemoryStore(clock=lambda: clock.now_ms / 1000)
@@ -46,6 +50,7 @@ class SimStore:
         self._process = Process(clock, "store")
         self._dice = dice
         self._audit = audit
+        self.written: Callable[[], None] = lambda: None
 
     def epoch_of(self, shard: int) -> int:
         """The epoch under which a shard may be written."""
@@ -55,7 +60,12 @@ class SimStore:
 
     async def insert_session(self, session: Session, epoch: int) -> None:
         """As `Store.insert_session`."""
-        await self.ask(lambda: self.rows.insert_session(session, epoch))
+
+        async def write() -> None:
+            await self.rows.insert_session(session, epoch)
+            self.written()
+
+        await self.ask(write)
 
     async def insert_calls(self, accepted: CallsAccepted, epoch: int) -> None:
         """As `Store.insert_calls`."""
@@ -63,6 +73,7 @@ class SimStore:
         async def write() -> None:
             await self.rows.insert_calls(accepted, epoch)
             self._audit.inserted(accepted)
+            self.written()
 
         await self.ask(write)
 
@@ -72,6 +83,7 @@ class SimStore:
         async def write() -> None:
             await self.rows.remove_calls(accepted, epoch)
             self._audit.removed(accepted)
+            self.written()
 
         await self.ask(write)
 
@@ -81,6 +93,16 @@ class SimStore:
         async def write() -> None:
             await self.rows.commit(session_id, changes, epoch)
             self._audit.committed(session_id, changes)
+            self.written()
+
+        await self.ask(write)
+
+    async def delete_session(self, session_id: str, epoch: int) -> None:
+        """As `Store.delete_session`."""
+
+        async def write() -> None:
+            await self.rows.delete_session(TENANT, session_id, epoch)
+            self.written()
 
         await self.ask(write)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parrot_manager.core.model import Engine
+from parrot_manager.store.base import SessionRecord
 from tests.simulation.apps import plan
 from tests.simulation.audit import AMPLE_TOKENS, Audit
 from tests.simulation.bus import Bus
@@ -17,8 +18,11 @@ from tests.simulation.kernel import START_MS, Clock, Process
 from tests.simulation.leases import SHARDS
 from tests.simulation.links import Link
 from tests.simulation.manager import SimManager, Site
+from tests.simulation.quotas import Quotas
+from tests.simulation.reader import TENANT, at_once
 from tests.simulation.record import Record
 from tests.simulation.store import SimStore
+from tests.simulation.tellings import StateLog, check_told
 from tests.simulation.violations import promise
 
 MODELS = ("m", "n")
@@ -60,11 +64,14 @@ class World:
         self.audit = Audit(self.clock)
         self.bus = Bus(Process(self.clock, "bus"), self.dice.apart("bus"), self.record)
         self.store = SimStore(self.clock, self.dice.apart("store"), self.audit)
+        self.states = StateLog(self.bus, self.dice.apart("states"))
         self.managers = [self._manager(number) for number in range(self.dice.pick([1, 2, 2, 3]))]
         self.engines = [self._engine(number) for number in range(self.dice.pick([1, 2, 2, 3]))]
         models = [engine.engine.model for engine in self.engines]
         counts = range(self.dice.pick([1, 2, 3, 3]))
         apps = [plan(self.dice.apart(f"app {n}"), n, SHARDS, models) for n in counts]
+        self.quotas = Quotas(self.dice.apart("quotas"), apps, self.store.rows)
+        self.store.written = self.quotas.check
         self.clients = [Client(self, app) for app in apps]
         self.weather = Weather.draw(self.dice.apart("weather"))
 
@@ -89,6 +96,10 @@ class World:
         self._rest()
         for manager in self.managers:
             check_replay(manager.policy, manager.histories)
+
+    def stored(self, session_id: str) -> SessionRecord | None:
+        """What the store has of a session."""
+        return at_once(self.store.rows.load_session(TENANT, session_id))
 
     def serving(self, shard: int) -> SimManager | None:
         """The manager a gateway asks about a shard."""
@@ -117,6 +128,8 @@ class World:
             client.finish()
         self.clock.run(self.clock.now_ms + REST_MS)
         check_rest(self)
+        self.quotas.check_rest()
+        check_told(self)
         if self.seed % FORGOTTEN == 0:
             self.clock.run(self.clock.now_ms + FORGOTTEN_MS)
             kept = [
@@ -156,7 +169,7 @@ class World:
     def _manager(self, number: int) -> SimManager:
         name = f"manager-{number}"
         dice = self.dice.apart(name)
-        site = Site(self.clock, self.store, self.bus, self.record, self.audit)
+        site = Site(self.clock, self.store, self.bus, self.states, self.record, self.audit)
         return SimManager(site, dice, name)
 
     def _engine(self, number: int, model: str = "") -> SimEngine:

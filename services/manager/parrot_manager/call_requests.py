@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parrot_manager import specs
+from parrot_manager.chat_requests import check_chat, constant_bytes
 from parrot_manager.condition_requests import Checks
-from parrot_manager.core.model import Edge
+from parrot_manager.core.model import SANDBOX_MODEL, Edge, NativeKind
 from parrot_manager.core.submissions import NewCall
+from parrot_manager.native_requests import check_native
 from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors, limits
 from parrot_runtime.errors import Fault
@@ -27,13 +29,14 @@ def parse_call(message: manager_pb2.NewCall, field: str, checks: Checks) -> NewC
     checks.transforms.begin_call()
     for segment in message.segments:
         kind = segment.WhichOneof("piece")
-        if kind == "text":
-            template_bytes += len(segment.text.encode())
-        elif kind == "input":
+        template_bytes += constant_bytes(segment)
+        if kind == "input":
             checks.check_hole(segment.input, field)
         elif kind == "output":
             checks.check_hole(segment.output, field)
             check_sampling(segment.output.sampling, f"{field}.{segment.output.name}")
+    check_chat(message.segments, field)
+    check_native(message, field)
     if message.HasField("when"):
         checks.check_condition(message.when, f"{field}.when")
     call = read_call(message, field)
@@ -45,15 +48,19 @@ def read_call(message: manager_pb2.NewCall, field: str = "") -> NewCall:
     """A call that is in order."""
     spec = message.SerializeToString()
     inputs, outputs = tuple(_inputs(message)), tuple(_outputs(message))
+    native, timeout_ms = specs.native_of(message)
     return NewCall(
         message.name,
-        message.model,
+        SANDBOX_MODEL if native is NativeKind.SANDBOX else message.model,
         inputs,
         outputs,
         spec,
-        specs.shape_of(spec, inputs, outputs),
+        # Code has no prompt.
+        specs.shape_of(spec, inputs, outputs) if native is None else (),
         specs.condition_of(message.when) if message.HasField("when") else None,
         field,
+        native,
+        timeout_ms,
     )
 
 

@@ -22,6 +22,7 @@ from parrot_manager.core.model import (
     Usage,
     Variable,
 )
+from parrot_manager.store.listing import ListedSession
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_proto.manager.v1 import manager_pb2
@@ -47,6 +48,13 @@ def to_session(session: Session) -> manager_pb2.Session:
     )
 
 
+def to_listed(listed: ListedSession) -> manager_pb2.ListedSession:
+    """A session in a list."""
+    return manager_pb2.ListedSession(
+        session=to_session(listed.session), calls=listed.calls, calls_ended=listed.calls_ended
+    )
+
+
 def to_call(call: Call) -> manager_pb2.Call:
     """A call as gateways see it."""
     return manager_pb2.Call(
@@ -59,7 +67,7 @@ def to_call(call: Call) -> manager_pb2.Call:
         failure=to_failure(call.failure),
         engine_id=call.engine_id,
         attempt=call.attempt,
-        usage=common_pb2.Usage(**asdict(call.usage)),
+        usage=to_usage(call.usage),
         timings=common_pb2.Timings(**asdict(call.timings)),
         provenance=common_pb2.Provenance(**asdict(call.provenance)) if call.provenance else None,
         accepted_unix_ms=call.accepted_ms,
@@ -69,7 +77,13 @@ def to_call(call: Call) -> manager_pb2.Call:
         objective=_objective(call.objective),
         placement=call.placement,
         block_id=call.block_id,
+        native=call.native.value if call.native is not None else "",
     )
+
+
+def to_usage(usage: Usage) -> common_pb2.Usage:
+    """Tokens as gateways see them."""
+    return common_pb2.Usage(**asdict(usage))
 
 
 def to_variable(variable: Variable, graph: Graph) -> manager_pb2.Variable:
@@ -85,6 +99,7 @@ def to_variable(variable: Variable, graph: Graph) -> manager_pb2.Variable:
         ready_unix_ms=variable.ready_ms,
         criteria=to_criteria(variable.criteria),
         producer_block_id=variable.producer_block_id,
+        finish_reason=variable.finish_reason,
     )
 
 

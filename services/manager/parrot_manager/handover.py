@@ -105,6 +105,7 @@ class Handover:
         try:
             event = restored(record)
             self._shell.spans.restored(record.session, record.calls)
+            self._shell.tellings.restored(record)
             self._shell.apply(event)
         except Exception:
             log.exception("session left out: it can't be taken up", session_id=session_id)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TextIO
 
-from parrot_manager.core import commands, conditions, criteria, events, model, shapes, state
+from parrot_manager.core import commands, conditions, criteria, events, model, native_events, shapes, state
 from parrot_manager.core.blocks import definitions, questions
 from parrot_manager.core.blocks import model as blocks
 from parrot_manager.core.commands import Command
@@ -28,6 +28,7 @@ from parrot_manager.core.state import Policy
 _MODULES: Final = (
     model,
     events,
+    native_events,
     commands,
     criteria,
     conditions,

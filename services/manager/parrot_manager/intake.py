@@ -18,6 +18,7 @@ from parrot_manager.core.criteria import Criteria, stricter
 from parrot_manager.core.events import CallsAccepted, SessionOpened, VariablesWanted, Wanted
 from parrot_manager.core.model import Batch, Session, SessionState, Variable
 from parrot_manager.core.submissions import NewCall, NewValue
+from parrot_manager.native_requests import check_allowed
 from parrot_manager.shell import Shell
 from parrot_manager.store.base import SessionRecord
 from parrot_manager.tasks import Answer
@@ -26,6 +27,8 @@ from parrot_runtime.errors import Fault
 from parrot_runtime.ids import shard_of
 
 REVOKE_AGAIN_S: Final = 1.0
+NOT_STORED: Final = frozenset({errors.QUOTA_EXCEEDED, errors.TOO_LARGE})
+"""What is refused for its tenant's quota is not there, that is known."""
 
 Find = Callable[[Mapping[str, Batch]], Batch | None]
 """Of a session's batches the one that is sent again."""
@@ -47,13 +50,15 @@ class Intake:
         *,
         criteria: Criteria | None = None,
         lazy: bool = False,
+        ends_with_calls: bool = False,
         key: str = "",
         digest: bytes = b"",
     ) -> Session:
         """A new session, stored; or the one that was opened under the same idempotency key.
 
         Raises:
-            Fault: `invalid_request`, `idempotency_conflict`, `wrong_manager`, `unavailable`.
+            Fault: `invalid_request`, `idempotency_conflict`, `quota_exceeded`, `wrong_manager`,
+                `unavailable`.
         """
         self._check_serving()
         # Under a key both tries come to the same session, and so to the same manager.
@@ -72,6 +77,7 @@ class Intake:
             trace=telemetry.inject().items(),
             criteria=criteria,
             lazy=lazy,
+            ends_with_calls=ends_with_calls,
             key=key,
             digest=digest,
         )
@@ -96,8 +102,9 @@ class Intake:
         """The ids of a batch of calls and blocks, all of them stored; now, or before under the same key.
 
         Raises:
-            Fault: what `admit_calls` and `find_batch` raise, and `unavailable`.
+            Fault: what `admit_calls` and `find_batch` raise, `quota_exceeded`, `unavailable`.
         """
+        check_allowed(calls, blocks, sandbox=self._shell.settings.sandbox)
         now_ms = clock.now_ms()
         state = self._shell.machine.state
         accepted = await self._accept(
@@ -141,7 +148,7 @@ class Intake:
         """
 
         async def work(answer: Answer[list[str]]) -> None:
-            async with self._writing(session_id):
+            async with self.writing(session_id):
                 state = self._shell.machine.state
                 event = admission.admit_cancel(state, tenant, session_id, call_ids, subtree=subtree)
                 live = state.sessions[session_id]
@@ -158,7 +165,7 @@ class Intake:
         """The variable a client gave its value, stored.
 
         Raises:
-            Fault: what `admit_value` raises, and `unavailable`.
+            Fault: what `admit_value` raises, `quota_exceeded`, `unavailable`.
         """
         now_ms = clock.now_ms()
         accepted = await self._accept(
@@ -179,33 +186,41 @@ class Intake:
         """
 
         async def work(answer: Answer[Session]) -> None:
-            async with self._writing(session_id) as epoch:
-                event = admission.admit_close(self._shell.machine.state, tenant, session_id)
-                live = self._shell.machine.state.sessions[session_id]
-                if event is not None:
-                    closing = replace(live.session, state=SessionState.CLOSING)
-                    await self._shell.store.commit(session_id, Changes(session=closing), epoch)
-                    self._shell.shards.check(session_id, epoch)
-                    self._shell.apply(event)
-                await self._shell.settled(session_id)
-                answer.give(live.session)
+            async with self.writing(session_id) as epoch:
+                answer.give(await self.close_now(tenant, session_id, epoch))
 
         if admission.find_session(self._shell.machine.state, tenant, session_id) is None:
-            return (await self._ended(tenant, session_id)).session
+            return (await self.ended(tenant, session_id)).session
         return await self._shell.tasks.answered(work, f"close {session_id}")
+
+    async def close_now(self, tenant: str, session_id: str, epoch: int) -> Session:
+        """As `close`, of a session in memory, for one who is `writing` to it.
+
+        Raises:
+            Fault: `not_found`, `unavailable`.
+        """
+        event = admission.admit_close(self._shell.machine.state, tenant, session_id)
+        live = self._shell.machine.state.sessions[session_id]
+        if event is not None:
+            closing = replace(live.session, state=SessionState.CLOSING)
+            await self._shell.store.commit(session_id, Changes(session=closing), epoch)
+            self._shell.shards.check(session_id, epoch)
+            self._shell.apply(event)
+        await self._shell.settled(session_id)
+        return live.session
 
     async def _open(self, event: SessionOpened, answer: Answer[Session]) -> None:
         session = event.session
-        async with self._writing(session.id) as epoch:
+        async with self.writing(session.id) as epoch:
             known = await self._opened_before(session)
             if known is None:
                 try:
                     await self._shell.store.insert_session(session, epoch)
                 except Fault as fault:
                     answer.refuse(fault)
-                    await self._find_out(session, epoch)
+                    if fault.kind not in NOT_STORED:
+                        await self._find_out(session, epoch)
                     return
-                await self._check_ours(session)
                 self._shell.shards.check(session.id, epoch)
                 self._shell.apply(event)
             answer.give(known or session)
@@ -223,32 +238,24 @@ class Intake:
                     self._shell.apply(SessionOpened(record.session))
                 return
 
-    async def _check_ours(self, session: Session) -> None:
-        """An id that follows from a key may be another session's: then nothing was inserted.
+    async def _opened_before(self, session: Session) -> Session | None:
+        """The session that was opened under the same key, in memory or long ended.
 
         Raises:
-            Fault: `idempotency_conflict`.
+            Fault: `idempotency_conflict`: another request opened it, or the id that follows from the key is
+                another tenant's session.
         """
-        if session.idempotency_key:
-            record = await self._shell.store.load_session(session.tenant, session.id)
-            if record is None:
-                raise admission.conflict(session.idempotency_key, "session")
-
-    async def _opened_before(self, session: Session) -> Session | None:
-        """The session that was opened under the same key, in memory or long ended."""
         if not session.idempotency_key:
             return None
         live = admission.find_session(self._shell.machine.state, session.tenant, session.id)
-        if live is not None:
-            known = live.session
-        else:
-            record = await self._shell.store.load_session(session.tenant, session.id)
-            if record is None:
-                return None
-            known = record.session
-            if not known.state.ended:
-                # It was stored after all when whoever opened it was told that it could not be.
-                self._shell.apply(SessionOpened(known))
+        known = live.session if live is not None else await self._shell.store.read_session(session.id)
+        if known is None:
+            return None
+        if known.tenant != session.tenant:
+            raise admission.conflict(session.idempotency_key, "session")
+        if live is None and not known.state.ended:
+            # It was stored after all when whoever opened it was told that it could not be.
+            self._shell.apply(SessionOpened(known))
         admission.check_repeated(known, session.body_digest)
         return known
 
@@ -261,31 +268,32 @@ class Intake:
     ) -> CallsAccepted | Batch:
         self._check_serving()
         if admission.find_session(self._shell.machine.state, tenant, session_id) is None:
-            ended = await self._ended(tenant, session_id)
+            ended = await self.ended(tenant, session_id)
             known = find({batch.key: batch for batch in ended.batches})
             if known is None:
                 raise admission.session_ended(session_id, ended.session.state)
             return known
 
         def work(answer: Answer[CallsAccepted | Batch]) -> Coroutine[Any, Any, None]:
-            return self._store(session_id, admit, find, answer)
+            return self._store(tenant, session_id, admit, find, answer)
 
         return await self._shell.tasks.answered(work, f"accept {session_id}")
 
     async def _check_open(self, tenant: str, session_id: str) -> None:
         """Refuses what is meant for a session that is not in memory, for the right reason."""
         if admission.find_session(self._shell.machine.state, tenant, session_id) is None:
-            ended = await self._ended(tenant, session_id)
+            ended = await self.ended(tenant, session_id)
             raise admission.session_ended(session_id, ended.session.state)
 
     async def _store(
         self,
+        tenant: str,
         session_id: str,
         admit: Callable[[], CallsAccepted],
         find: Find,
         answer: Answer[CallsAccepted | Batch],
     ) -> None:
-        async with self._writing(session_id) as epoch:
+        async with self.writing(session_id) as epoch:
             live = self._shell.machine.state.sessions.get(session_id)
             known = find(live.batches) if live is not None else None
             if known is not None:
@@ -296,10 +304,12 @@ class Intake:
                 await self._shell.store.insert_calls(event, epoch)
             except Fault as fault:
                 answer.refuse(fault)
-                await self._revoke(event, epoch)
+                if fault.kind not in NOT_STORED:
+                    await self._revoke(event, epoch)
                 return
             self._shell.shards.check(session_id, epoch)
             self._shell.spans.accepted(event.calls)
+            self._shell.tellings.accepted(tenant, event)
             self._shell.apply(event)
             answer.give(event)
 
@@ -317,7 +327,7 @@ class Intake:
             else:
                 return
 
-    async def _ended(self, tenant: str, session_id: str) -> SessionRecord:
+    async def ended(self, tenant: str, session_id: str) -> SessionRecord:
         """A session that is not in memory, as the store has it."""
         self._shell.shards.check(session_id)
         record = await self._shell.store.load_session(tenant, session_id)
@@ -326,7 +336,7 @@ class Intake:
         return record
 
     @asynccontextmanager
-    async def _writing(self, session_id: str) -> AsyncIterator[int]:
+    async def writing(self, session_id: str) -> AsyncIterator[int]:
         """Client writes to a session come one after another: each is checked against all before it.
 
         Gives the epoch under which they are written.

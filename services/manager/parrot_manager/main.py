@@ -9,16 +9,19 @@ import structlog
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from parrot_manager.claims import Claims
+from parrot_manager.deleting import Deleting
 from parrot_manager.intake import Intake
 from parrot_manager.servicers.engine_control import EngineControlServicer
 from parrot_manager.servicers.manager import ManagerServicer
+from parrot_manager.servicers.tenants import TenantServicer
 from parrot_manager.settings import ManagerSettings
 from parrot_manager.shell import Shell, running
 from parrot_manager.store import postgres, schema
 from parrot_manager.store.base import Store
 from parrot_manager.views import Views
 from parrot_proto.engine.v1 import engine_pb2_grpc
-from parrot_proto.manager.v1 import manager_pb2_grpc
+from parrot_proto.manager.v1 import manager_pb2_grpc, tenants_pb2_grpc
 from parrot_runtime import errors, rpc
 from parrot_runtime.errors import Fault
 from parrot_runtime.lifecycle import Stop, run_service
@@ -119,8 +122,10 @@ def listening(address: str) -> aio.Server:
 
 def add_services(server: aio.Server, shell: Shell, healthy: health_pb2_grpc.HealthServicer) -> None:
     """Gives a server that has not started all a manager serves."""
+    intake = Intake(shell)
     manager_pb2_grpc.add_ManagerServiceServicer_to_server(
-        ManagerServicer(Intake(shell), Views(shell)), server
+        ManagerServicer(intake, Deleting(shell, intake), Views(shell), Claims(shell)), server
     )
+    tenants_pb2_grpc.add_TenantServiceServicer_to_server(TenantServicer(shell.store.tenants), server)
     engine_pb2_grpc.add_EngineControlServiceServicer_to_server(EngineControlServicer(shell), server)
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)

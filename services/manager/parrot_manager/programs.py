@@ -7,15 +7,17 @@ before. From the last of them the call's own context goes on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Final
 
 from parrot_manager.convert import to_ref
 from parrot_manager.core.commands import Dispatch, Share
-from parrot_manager.core.model import Streamed, Variable
+from parrot_manager.core.model import NativeKind, Streamed, Variable
 from parrot_manager.core.shapes import InputPiece
-from parrot_manager.specs import pieces_of
+from parrot_manager.specs import pieces_of, roles_of
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
+from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.values.subjects import SessionSubjects
@@ -30,17 +32,22 @@ def build(command: Dispatch, trace_context: Mapping[str, str]) -> engine_pb2.Run
         Fault: `not_resumable`, when the call's earlier attempts left it so that it can't go on.
     """
     session, call = command.session, command.call
+    pieces = pieces_of(call.spec)
+    operations = _Operations(command)
+    in_sandbox = call.native is NativeKind.SANDBOX
     return engine_pb2.RunProgram(
         version=VERSION,
         ref=to_ref(call.ref),
         tenant=session.tenant,
         name=call.name,
         model=call.model,
-        operations=_Operations(command).of(pieces_of(call.spec)),
+        operations=operations.of(pieces) if not in_sandbox else (),
+        code=operations.code(call.spec) if in_sandbox else None,
         deadline_unix_ms=session.deadline_ms,
         trace_context=trace_context,
         priority=command.priority,
         expected_output_tokens=command.expected_output_tokens,
+        chat_roles=roles_of(pieces),
     )
 
 
@@ -57,6 +64,7 @@ class _Operations:
         self._pending = dict(command.pending)
         self._streamed = {streamed.variable_id: _text(streamed) for streamed in command.resume}
         self._contexts = _contexts(command)
+        self._turns = count()
 
     def of(self, pieces: Sequence[common_pb2.Segment]) -> list[engine_pb2.Operation]:
         """Each piece's operation; what follows the last output that is still to be made has none."""
@@ -64,6 +72,31 @@ class _Operations:
         while operations and not operations[-1].HasField("generate"):
             operations.pop()
         return operations
+
+    def code(self, spec: bytes) -> engine_pb2.Code:
+        """A native call's function, with where its inputs are and its outputs go; those made before too."""
+        message = manager_pb2.NewCall.FromString(spec)
+        sandbox = message.native.sandbox
+        holes = [segment for segment in message.segments if segment.WhichOneof("piece")]
+        return engine_pb2.Code(
+            source=sandbox.source,
+            entry=sandbox.entry,
+            timeout_ms=sandbox.timeout_ms,
+            memory_bytes=sandbox.memory_bytes,
+            inputs=[
+                engine_pb2.CodeInput(
+                    name=hole.input.name, source=self._source(hole.input, next(self._inputs))
+                )
+                for hole in holes
+                if hole.HasField("input")
+            ],
+            outputs=[self._code_output(hole.output) for hole in holes if hole.HasField("output")],
+        )
+
+    def _code_output(self, hole: common_pb2.OutputHole) -> engine_pb2.CodeOutput:
+        variable_id = next(self._outputs)
+        sink = self._sink(hole, variable_id) if variable_id not in self._made else None
+        return engine_pb2.CodeOutput(name=hole.name, sink=sink)
 
     def _operation(self, piece: common_pb2.Segment) -> engine_pb2.Operation:
         context_id, parent_id, shared = next(self._contexts)
@@ -77,11 +110,21 @@ class _Operations:
         elif piece.HasField("input"):
             content = engine_pb2.Fill(variable=self._source(piece.input, next(self._inputs)))
         else:
-            content = engine_pb2.Fill(template_text=piece.text)
+            content = self._constant(piece)
         content.context_id, content.parent_context_id = context_id, parent_id
         if shared is not None:
             content.shared.CopyFrom(shared)
         return engine_pb2.Operation(fill=content)
+
+    def _constant(self, piece: common_pb2.Segment) -> engine_pb2.Fill:
+        kind = piece.WhichOneof("piece")
+        if kind == "turn":
+            return engine_pb2.Fill(chat_turn=next(self._turns))
+        if kind == "tokens":
+            return engine_pb2.Fill(tokens=engine_pb2.TokenIds(ids=piece.tokens.ids))
+        if kind == "plain":
+            return engine_pb2.Fill(plain_text=piece.plain, private=piece.private)
+        return engine_pb2.Fill(template_text=piece.text, private=piece.private)
 
     def _source(self, hole: common_pb2.InputHole, variable_id: str) -> engine_pb2.VariableSource:
         variable = self._known[variable_id]
@@ -115,13 +158,16 @@ class _Operations:
     def _generate(self, hole: common_pb2.OutputHole, variable_id: str) -> engine_pb2.Generate:
         return engine_pb2.Generate(
             sampling=hole.sampling,
-            output=engine_pb2.VariableSink(
-                variable_id=variable_id,
-                delta_subject=self._names.delta,
-                final_subject=self._names.final(variable_id),
-                transforms=hole.transforms,
-            ),
+            output=self._sink(hole, variable_id),
             streamed_text=self._streamed.get(variable_id, ""),
+        )
+
+    def _sink(self, hole: common_pb2.OutputHole, variable_id: str) -> engine_pb2.VariableSink:
+        return engine_pb2.VariableSink(
+            variable_id=variable_id,
+            delta_subject=self._names.delta,
+            final_subject=self._names.final(variable_id),
+            transforms=hole.transforms,
         )
 
 

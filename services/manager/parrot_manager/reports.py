@@ -84,7 +84,8 @@ class Reports:
         elif message.HasField("failed"):
             ref = from_ref(message.failed.ref)
             self._shell.apply(SlotFreed(engine_id, ref))
-            self._shell.apply(AttemptFailed(ref, from_failure(message.failed.failure)))
+            used = from_usage(message.failed.usage)
+            self._shell.apply(AttemptFailed(ref, from_failure(message.failed.failure), usage=used))
         else:
             ref = from_ref(message.cancelled.ref)
             self._shell.apply(SlotFreed(engine_id, ref))

@@ -14,12 +14,16 @@ from parrot_manager.condition_requests import Checks, check_id
 from parrot_manager.core.blocks.definitions import NewBlock
 from parrot_manager.core.criteria import Criteria, ObjectiveKind
 from parrot_manager.core.events import Wanted
+from parrot_manager.core.model import Failure, SessionState
 from parrot_manager.core.submissions import NewCall, NewValue
+from parrot_manager.store.listing import Place
 from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors, limits
 from parrot_runtime.errors import Fault
 from parrot_runtime.text import check_name, check_text, too_large
 
+LISTED: Final = 50
+"""Sessions of a list whose asker does not say how many."""
 INLINE_BYTES: Final = 65_536
 """More is checked off the event loop, which engines wait for."""
 
@@ -114,6 +118,23 @@ def parse_criteria(message: manager_pb2.Criteria, field: str) -> Criteria | None
     return Criteria(kind, message.deadline_unix_ms)
 
 
+def parse_list(request: manager_pb2.ListSessionsRequest) -> tuple[SessionState | None, Place | None, int]:
+    """Which sessions are listed: their state, the place behind which they begin, and how many.
+
+    Raises:
+        Fault: `invalid_request`.
+    """
+    if request.limit > limits.LISTED_SESSIONS:
+        raise Fault(errors.INVALID_REQUEST, f"limit is {limits.LISTED_SESSIONS} at most", field="limit")
+    if int(request.state) and int(request.state) not in list(map(int, SessionState)):
+        raise Fault(errors.INVALID_REQUEST, "state is none this version knows", field="state")
+    return (
+        SessionState(request.state) if request.state else None,
+        Place.parse(request.after, "after") if request.after else None,
+        request.limit or LISTED,
+    )
+
+
 def parse_wanted(messages: Sequence[manager_pb2.Wanted]) -> tuple[Wanted, ...]:
     """The outputs of a batch that will be read.
 
@@ -124,6 +145,34 @@ def parse_wanted(messages: Sequence[manager_pb2.Wanted]) -> tuple[Wanted, ...]:
         Wanted(message.variable_id, parse_criteria(message.criteria, f"wanted[{place}].criteria"))
         for place, message in enumerate(messages)
     )
+
+
+def parse_worker(worker: str) -> str:
+    """The name of a worker of a client.
+
+    Raises:
+        Fault: `invalid_request`, `invalid_text`, `too_large`.
+    """
+    if not worker:
+        raise Fault(errors.INVALID_REQUEST, "worker is empty; give each worker a name", field="worker")
+    return check_name(worker, "worker")
+
+
+def parse_result(request: manager_pb2.CompleteCallRequest) -> dict[str, str] | Failure:
+    """What a worker says a call came to: its outputs, or why there are none.
+
+    Raises:
+        Fault: `invalid_request`.
+    """
+    kind = request.WhichOneof("result")
+    if kind == "error":
+        return Failure.of(errors.NATIVE_FAILED, request.error or "the function failed, and did not say why")
+    if kind is None:
+        raise Fault(errors.INVALID_REQUEST, "give outputs, or an error", field="outputs")
+    texts = {given.name: given.text for given in request.outputs.texts}
+    if len(texts) < len(request.outputs.texts):
+        raise Fault(errors.INVALID_REQUEST, "an output is there twice", field="outputs")
+    return texts
 
 
 def digest_of(request: manager_pb2.CreateSessionRequest | manager_pb2.SubmitCallsRequest) -> bytes:

@@ -63,6 +63,13 @@ class ManagerSettings(ServiceSettings):
     adopt_s: float = Field(
         3.0, gt=0, description="after a restart, how long a call's engine may take to say that it runs it"
     )
+    claim_s: float = Field(
+        15.0, gt=0, description="how long a worker of a client has a call it claimed, unless it is heard of"
+    )
+    sandbox: bool = Field(
+        False,
+        description="take calls whose code runs on the server, in the sandbox of a `python` engine",
+    )
     max_losses: int = Field(
         5, ge=0, description="how often a call is tried again whose engine was lost or failed"
     )
@@ -106,6 +113,7 @@ class ManagerSettings(ServiceSettings):
             default_timeout_ms=_ms(self.session_timeout_s),
             retain_ms=_ms(self.retain_s),
             adopt_ms=_ms(self.adopt_s),
+            claim_ms=_ms(self.claim_s),
             max_losses=self.max_losses,
             scheduling=replace(
                 POLICIES[self.scheduling],

@@ -40,6 +40,10 @@ class Shards:
         """Holds shards from here on."""
         self._held.update(claimed)
 
+    def epoch_held(self, session_id: str) -> int | None:
+        """The epoch under which a session's shard is held; None: it is not."""
+        return self._held.get(shard_of(session_id))
+
     def serve(self, shards: Iterable[int]) -> None:
         """Serves those of the shards that are still held."""
         self._served.update(shard for shard in shards if shard in self._held)

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import groupby
 from typing import Final
 from weakref import WeakValueDictionary
@@ -35,11 +36,13 @@ from parrot_manager.spans import CallSpans
 from parrot_manager.store.base import Store
 from parrot_manager.store.leases import Member
 from parrot_manager.tasks import Tasks
+from parrot_manager.tellings import Tellings
 from parrot_manager.timers import Timers
 from parrot_manager.upkeep import run_upkeep
 from parrot_manager.values import Values
 from parrot_manager.waiters import Waiters
 from parrot_proto.engine.v1 import engine_pb2
+from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.ids import shard_of
 from parrot_runtime.values.bus import Bus
@@ -99,6 +102,9 @@ class Shell:
             valid=lambda: self.keeper.valid,
             allowed=self.keeper.until_valid,
         )
+        self.tellings = Tellings(
+            values.states, tasks, epoch_of=self.shards.epoch_held, allowed=self.keeper.until_valid
+        )
         self.spans = CallSpans()
         self.waiters = Waiters()
         self.timers = Timers(self._on_timer)
@@ -156,6 +162,23 @@ class Shell:
         outbox = self._outboxes.get(session_id)
         if outbox is not None:
             await outbox.settled(timeout_s or self.settings.store_deadline_s)
+
+    async def quiet(self, session_id: str) -> None:
+        """Returns once everything decided about a session is stored and carried out.
+
+        Raises:
+            Fault: `unavailable`, when that takes too long.
+        """
+        outbox = self._outboxes.get(session_id)
+        if outbox is None:
+            return
+        await outbox.settled(self.settings.store_deadline_s)
+        try:
+            async with asyncio.timeout(self.settings.store_deadline_s):
+                await outbox.quiet()
+        except TimeoutError:
+            why = "what was decided is not carried out yet; try again"
+            raise Fault(errors.UNAVAILABLE, why, session_id=session_id, retry_after_ms=1000) from None
 
     async def flushed(self, session_ids: Sequence[str]) -> None:
         """Returns once no write to these sessions is under way, a client's or the machine's."""
@@ -215,7 +238,7 @@ class Shell:
                 session_id,
                 self.store,
                 self.tasks,
-                committed=self._on_committed,
+                committed=partial(self._on_committed, session_id),
                 cancel=self._effects.cancel,
                 perform=self._effects.perform,
                 epoch=self.shards.held.get(shard_of(session_id), 0),
@@ -229,11 +252,12 @@ class Shell:
         if self.shards.holds(shard, epoch):
             self._handover.drop(shard)
 
-    def _on_committed(self, changes: Changes) -> None:
-        for call in changes.new_calls:
-            live = self.machine.state.sessions.get(call.session_id)
-            if live is not None:
-                self.spans.restored(live.session, [call])
+    def _on_committed(self, session_id: str, changes: Changes) -> None:
+        live = self.machine.state.sessions.get(session_id)
+        if live is not None:
+            self.tellings.committed(live.session.tenant, session_id, changes)
+            if changes.new_calls:
+                self.spans.restored(live.session, changes.new_calls)
         for call in changes.calls:
             if call.state.ended:
                 self.spans.ended(call)
@@ -266,6 +290,7 @@ class Shell:
             outbox.close()
         self.spans.forget(session_id)
         self.waiters.forget(session_id)
+        self.tellings.forget(session_id)
 
 
 def _session_of(command: Command) -> str:

@@ -13,7 +13,7 @@ from nats.js.errors import NotFoundError
 
 from parrot_manager.core.model import Ref, Streamed, Value
 from parrot_proto.values.v1 import values_pb2
-from parrot_runtime.errors import Fault
+from parrot_runtime.errors import Fault, clip
 from parrot_runtime.values import subjects
 from parrot_runtime.values.bus import TROUBLE, Bus
 from parrot_runtime.values.finals import FinalRecord, Finals
@@ -21,6 +21,7 @@ from parrot_runtime.values.subjects import SessionSubjects
 
 RETRY_S: Final = 0.25
 REPLAY_S: Final = 5.0
+REASON_BYTES: Final = 32
 
 log = structlog.get_logger()
 
@@ -71,7 +72,7 @@ async def read_values(
     """
     records = await asyncio.gather(*(finals.read(names.final(variable_id)) for variable_id in output_ids))
     return tuple(
-        Value(record.variable_id, record.text.encode())
+        Value(record.variable_id, record.text.encode(), clip(record.finish_reason, REASON_BYTES))
         for record in records
         if record is not None and record.text is not None and _is_of(record, ref)
     )

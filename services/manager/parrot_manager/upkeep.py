@@ -17,6 +17,8 @@ from parrot_runtime.errors import Fault
 from parrot_runtime.values.bus import TROUBLE
 
 SESSIONS_A_ROUND: Final = 100
+COUNTING_SHARD: Final = 0
+"""Whoever holds it counts for all."""
 
 log = structlog.get_logger()
 
@@ -29,7 +31,23 @@ async def run_upkeep(shards: Shards, store: Store, values: Values, settings: Man
             await purge_ended(store, values, shard, epoch, now_ms - round(settings.purge_after_s * 1000))
             if settings.keep_sessions_s:
                 await delete_ended(store, shard, epoch, now_ms - round(settings.keep_sessions_s * 1000))
+        if COUNTING_SHARD in shards.held:
+            await recount(store)
         await asyncio.sleep(settings.upkeep_interval_s)
+
+
+async def recount(store: Store) -> None:
+    """Counts anew what tenants have of their limits. Nothing to mend is to be expected.
+
+    Except that a limit was set while something was written: that write did not know of it.
+    """
+    try:
+        wrong = await store.tenants.recount()
+    except (Fault, *STORE_TROUBLE) as error:
+        log.warning("tenants not counted", error=repr(error))
+    else:
+        if wrong:
+            log.warning("what tenants have was miscounted", tenants=wrong)
 
 
 async def purge_ended(store: Store, values: Values, shard: int, epoch: int, ended_before_ms: int) -> int:

@@ -18,6 +18,7 @@ from parrot_runtime.values import subjects
 from parrot_runtime.values.bus import Bus
 from parrot_runtime.values.fences import Fences
 from parrot_runtime.values.finals import FinalRecord, Finals
+from parrot_runtime.values.states import StateSubject
 from parrot_runtime.values.subjects import SessionSubjects
 
 RETRY_S: Final = 0.25
@@ -34,6 +35,7 @@ class Values:
         self._bus = bus
         self._finals = Finals(bus)
         self.fences = Fences(bus)
+        self.states = StateSubject(bus)
 
     async def collect(
         self, tenant: str, ref: Ref, output_ids: Sequence[str], wanted: Callable[[], bool]
@@ -73,7 +75,14 @@ class Values:
         self, tenant: str, variable: Variable, attempt: int, data: bytes, trace: Headers
     ) -> None:
         """Puts a stored value on the bus again."""
-        record = FinalRecord(variable.id, variable.producer_call_id, attempt, text=data.decode(), trace=trace)
+        record = FinalRecord(
+            variable.id,
+            variable.producer_call_id,
+            attempt,
+            text=data.decode(),
+            trace=trace,
+            finish_reason=variable.finish_reason,
+        )
         await self._publish(tenant, variable.session_id, record)
 
     async def publish_end(self, command: PublishEnd, trace: Headers) -> None:
@@ -99,7 +108,7 @@ class Values:
         """
         names = SessionSubjects(tenant, session_id)
         await self._bus.js.purge_stream(subjects.FINAL_STREAM, subject=names.finals)
-        await self._bus.js.purge_stream(subjects.DELTA_STREAM, subject=names.delta)
+        await self._bus.js.purge_stream(subjects.DELTA_STREAM, subject=names.log)
 
     async def _publish(self, tenant: str, session_id: str, record: FinalRecord) -> None:
         subject = SessionSubjects(tenant, session_id).final(record.variable_id)

@@ -11,10 +11,11 @@ from parrot_manager import convert
 from parrot_manager.core.admission import find_session, session_not_found
 from parrot_manager.core.blocks.model import Block
 from parrot_manager.core.graph import Graph
-from parrot_manager.core.model import Call, Session, Variable, VariableState
+from parrot_manager.core.model import SANDBOX_MODEL, Call, Session, SessionState, Variable, VariableState
 from parrot_manager.core.state import LiveSession
 from parrot_manager.shell import Shell
 from parrot_manager.store.base import SessionRecord
+from parrot_manager.store.listing import Place
 from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
@@ -40,13 +41,17 @@ class Views:
         self._shell = shell
         self._archive: OrderedDict[str, View] = OrderedDict()
 
-    async def session(self, tenant: str, session_id: str) -> manager_pb2.GetSessionResponse:
-        """The graph with its states.
+    async def session(
+        self, tenant: str, session_id: str, *, brief: bool = False
+    ) -> manager_pb2.GetSessionResponse:
+        """The graph with its states; `brief`: only the session itself.
 
         Raises:
             Fault: `not_found`, `unavailable`.
         """
         view = await self._view(tenant, session_id)
+        if brief:
+            return manager_pb2.GetSessionResponse(session=convert.to_session(view.session))
         return manager_pb2.GetSessionResponse(
             session=convert.to_session(view.session),
             calls=[convert.to_call(call) for call in view.calls.values()],
@@ -54,8 +59,30 @@ class Views:
             blocks=[convert.to_block(block) for block in view.blocks.values()],
         )
 
+    async def sessions(
+        self, tenant: str, state: SessionState | None, after: Place | None, limit: int
+    ) -> manager_pb2.ListSessionsResponse:
+        """A page of a tenant's sessions, newest first, whichever managers serve them.
+
+        Raises:
+            Fault: `unavailable`.
+        """
+        # One more than was asked for tells whether there are more.
+        found = await self._shell.store.list_sessions(tenant, state, after, limit + 1)
+        page = found[:limit]
+        return manager_pb2.ListSessionsResponse(
+            sessions=[convert.to_listed(one) for one in page],
+            next=str(Place.of(page[-1].session)) if len(found) > limit else "",
+        )
+
     async def variable(
-        self, tenant: str, session_id: str, variable_id: str, *, with_value: bool
+        self,
+        tenant: str,
+        session_id: str,
+        variable_id: str,
+        *,
+        with_value: bool,
+        with_producer: bool = False,
     ) -> manager_pb2.GetVariableResponse:
         """One variable; an end is told once it is stored.
 
@@ -72,8 +99,12 @@ class Views:
             # Its session's rows are deleted, and what was kept of them here is older.
             self._archive.pop(session_id, None)
             raise session_not_found(session_id)
+        producer = view.calls.get(variable.producer_call_id)
         return manager_pb2.GetVariableResponse(
-            variable=convert.to_variable(variable, view.graph), value=(data or b"").decode()
+            variable=convert.to_variable(variable, view.graph),
+            value=(data or b"").decode(),
+            usage=convert.to_usage(producer.usage) if producer is not None else None,
+            producer=convert.to_call(producer) if producer is not None and with_producer else None,
         )
 
     async def wait(self, tenant: str, session_id: str, variable_id: str, *, timeout_s: float) -> None:
@@ -86,11 +117,17 @@ class Views:
         if not variable.state.ended:
             await self._shell.waiters.wait(session_id, variable_id, timeout_s)
 
+    def forget(self, session_id: str) -> None:
+        """A session was deleted: what is kept of it here goes too."""
+        self._archive.pop(session_id, None)
+
     def models(self) -> manager_pb2.ListModelsResponse:
         """The models that are served; of different windows the smallest counts."""
         found: dict[str, manager_pb2.Model] = {}
         for load in self._shell.machine.state.engines.values():
             engine = load.engine
+            if engine.model == SANDBOX_MODEL:
+                continue
             model = found.setdefault(
                 engine.model,
                 manager_pb2.Model(id=engine.model, context_window_tokens=engine.context_window_tokens),

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.support.postgres import PostgresServer, temporary_postgres
+from tests.support.quotas import claim
 
 from parrot_manager.store import schema
 from parrot_manager.store.base import Store
@@ -35,6 +36,21 @@ async def store(database_url: str) -> AsyncIterator[Store]:
     await schema.migrate(database_url, 10)
     async with opened(database_url, 5) as opened_store:
         yield opened_store
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def counting_store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    """Each of the stores, empty, with two shards claimed under epoch 1."""
+    if request.param == "memory":
+        made = MemoryStore()
+        await claim(made)
+        yield made
+        return
+    url: str = request.getfixturevalue("database_url")
+    await schema.migrate(url, 10)
+    async with opened(url, 5) as store:
+        await claim(store)
+        yield store
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 
+from parrot_manager.core.tenants import TenantLimits
 from parrot_manager.store import schema
 from parrot_manager.store.postgres import engine_of, opened
 from parrot_manager.store.tables import Base
@@ -78,6 +79,39 @@ async def test_rows_outlive_a_step_down_and_up_again(database_url: str) -> None:
     assert await run("SELECT id, label FROM sessions") == [("s00-0000000000000001", "l")]
     await schema.migrate(database_url, 10)
     assert await run("SELECT value FROM variables") == [(b"x",)]
+
+
+async def test_calls_of_before_tenants_had_limits_are_counted_when_they_get_some(database_url: str) -> None:
+    engine = engine_of(database_url)
+
+    async def run(statement: str) -> None:
+        async with engine.begin() as connection:
+            await connection.execute(text(statement))
+
+    await schema.migrate(database_url, 10, "0003")
+    await run(
+        "INSERT INTO sessions (id, tenant, label, state, created_ms, deadline_ms, ended_ms, trace) "
+        "VALUES ('s00-0000000000000001', 't', 'l', 1, 1, 2, 0, '{}')"
+    )
+    await run(
+        "INSERT INTO calls (session_id, number, position, name, model, inputs, outputs, spec, state, "
+        "engine_id, attempt, prompt_tokens, cached_tokens, output_tokens, queue_ms, prefill_ms, decode_ms, "
+        "accepted_ms, ready_ms, dispatched_ms, ended_ms) VALUES ('s00-0000000000000001', 1, 1, 'f', '', "
+        "'[]', '[]', '', 2, '', 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0)"
+    )
+    await schema.migrate(database_url, 10)
+    async with opened(database_url, 5) as store:
+        (record,) = await store.load_live([0], 0)
+        assert (record.calls[0].reserved_tokens, record.calls[0].native) == (0, None)
+        limited = await store.tenants.set_limits("t", TenantLimits(calls=5))
+        assert limited is not None
+        assert (limited.taken.sessions, limited.taken.calls) == (1, 1)
+    await schema.migrate(database_url, 10, "0003")
+    await run("UPDATE calls SET ended_ms = 1")
+    await engine.dispose()
+    await schema.migrate(database_url, 10)
+    async with opened(database_url, 5) as store:
+        assert await store.tenants.get("t") is None
 
 
 async def test_a_schema_of_a_later_version_is_refused_and_left_alone(database_url: str) -> None:

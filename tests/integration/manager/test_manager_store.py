@@ -56,6 +56,7 @@ SESSION = Session(
     trace=(("traceparent", "00-ab"),),
     criteria=Criteria(ObjectiveKind.DEADLINE, 5_000),
     lazy=True,
+    ends_with_calls=True,
     idempotency_key="key \u2028",
     body_digest=b"\0digest",
 )
@@ -80,6 +81,7 @@ GIVEN = Variable(
     ready_ms=1_000,
     value_digest=b"\0d",
     producer_block_id="b-7",
+    finish_reason="stop_text",
 )
 MADE = Variable(S, "b", "out", producer_call_id="c-1", criteria=Criteria(ObjectiveKind.TTFT))
 BLOCK = Block(S, "b-7", 7, 7, "each", "map", (Edge("list", "a"),), (Edge("all", "b"),), b"\0block", 1_000)
@@ -289,6 +291,8 @@ async def test_a_start_finds_open_lately_ended_and_unfinished_sessions(any_store
 async def test_a_session_is_its_tenants_alone(any_store: Store) -> None:
     await fill(any_store)
     assert await any_store.load_session("other", S) is None
+    assert await any_store.read_session(S) == SESSION
+    assert await any_store.read_session("s00-0000000000000009") is None
     assert await any_store.load_session("default", "s00-0000000000000009") is None
 
 
@@ -317,6 +321,21 @@ async def test_ended_sessions_are_purged_once_and_then_deleted(any_store: Store)
     assert await any_store.load_session("default", found[1][1]) is not None
 
 
+async def test_a_session_is_deleted_with_all_it_holds_and_nothing_else_is(any_store: Store) -> None:
+    await fill(any_store)
+    await any_store.commit(S, ended(), 1)
+    other = replace(SESSION, id="s00-0000000000000002")
+    await any_store.insert_session(other, 1)
+
+    for _ in range(2):
+        await any_store.delete_session("default", S, 1)
+
+    assert await any_store.load_session("default", S) is None
+    assert await any_store.read_values(S, ["a", "b"]) == {}
+    (record,) = await any_store.load_live([0], 0)
+    assert record.session == other
+
+
 async def test_a_shard_that_changed_hands_is_not_written_by_the_one_before(any_store: Store) -> None:
     await fill(any_store)
     old = replace(SESSION, id="s00-0000000000000009", state=SessionState.CLOSED, ended_ms=2_000)
@@ -334,6 +353,7 @@ async def test_a_shard_that_changed_hands_is_not_written_by_the_one_before(any_s
         any_store.commit(S, ended(), 1),
         any_store.mark_purged(0, [S], 1),
         any_store.delete_ended(0, 9_999, 10, 1),
+        any_store.delete_session("default", S, 1),
         any_store.commit(S, ended(), 3),
     ):
         with pytest.raises(Fault) as refused:

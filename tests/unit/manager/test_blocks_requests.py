@@ -327,15 +327,6 @@ def test_a_client_can_not_take_the_ids_of_instances() -> None:
         admission.admit_value(rig.machine.state, TENANT, SESSION, value, 1)
 
 
-def test_the_example_of_the_documentation_is_a_graph() -> None:
-    text = (ROOT / "docs" / "graphs.md").read_text()
-    examples = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
-    assert examples
-    for example in examples:
-        message = json_format.Parse(example, pb.SubmitCallsRequest())
-        assert admitted(message).blocks
-
-
 def json_schema(place: int, size: int) -> str:
     """A schema of about so many bytes."""
     return f'{{"const": "{place}{"x" * size}"}}'

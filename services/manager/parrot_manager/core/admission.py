@@ -12,6 +12,7 @@ from parrot_manager.core.endings import digest_of
 from parrot_manager.core.events import CallsAccepted, CallsCancelled, SessionClosing, SessionOpened, Wanted
 from parrot_manager.core.graph import check_inputs, check_outputs, topological_order
 from parrot_manager.core.model import (
+    SANDBOX_MODEL,
     Batch,
     Call,
     Session,
@@ -21,6 +22,7 @@ from parrot_manager.core.model import (
     VariableState,
 )
 from parrot_manager.core.numbering import number
+from parrot_manager.core.reservations import reserved
 from parrot_manager.core.scheduling import ANY_MODEL
 from parrot_manager.core.state import LiveSession, Policy, State
 from parrot_manager.core.submissions import NewCall, NewValue
@@ -59,6 +61,7 @@ def admit_session(
     trace: Iterable[tuple[str, str]] = (),
     criteria: Criteria | None = None,
     lazy: bool = False,
+    ends_with_calls: bool = False,
     key: str = "",
     digest: bytes = b"",
 ) -> SessionOpened:
@@ -89,6 +92,7 @@ def admit_session(
         lazy=lazy,
         idempotency_key=key,
         body_digest=digest if key else b"",
+        ends_with_calls=ends_with_calls,
     )
     return SessionOpened(session)
 
@@ -196,6 +200,7 @@ def admit_calls(
     accepted, unfolding = number(live, calls, blocks, order, now_ms)
     _check_wanted(wanted, live.variables, valued, producers)
     wishes = _wishes(wanted)
+    accepted, unfolding = reserved(live, accepted, unfolding, variables)
     made = _made([*accepted, *unfolding], wishes)
     ids = (*(call.id for call in accepted), *(block.id for block in unfolding))
     batch = Batch(key, digest, ids) if key else None
@@ -262,7 +267,9 @@ def _open_session(state: State, tenant: str, session_id: str) -> LiveSession:
 def _check_models(state: State, calls: Sequence[NewCall]) -> None:
     served = state.models()
     for place, call in enumerate(calls):
-        if served and call.model != ANY_MODEL and call.model not in served:
+        if call.native is not None or call.model == ANY_MODEL:
+            continue
+        if call.model == SANDBOX_MODEL or (served and call.model not in served):
             raise Fault(
                 errors.UNKNOWN_MODEL,
                 f"no engine serves the model {call.model!r}; there are: {', '.join(served)}",

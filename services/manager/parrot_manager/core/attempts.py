@@ -105,6 +105,9 @@ def on_failed(turn: Turn, event: AttemptFailed) -> None:
     if found is None:
         return
     live, call = found
+    # Not worth a write: the next one carries it.
+    call = replace(call, usage=event.usage)
+    live.put_call(call)
     failure = replace(event.failure, session_id=live.session.id, call_id=call.id)
     stopped = _called_back(live, call) and failure.type == errors.ENGINE_LOST.type
     several = len(live.open_outputs(call)) > 1

@@ -48,6 +48,7 @@ def keep(turn: Turn, live: LiveSession, values: Iterable[Value]) -> None:
             value_digest=digest_of(value.data),
             ready_ms=turn.now_ms,
             published_ms=turn.now_ms,
+            finish_reason=value.finish_reason,
         )
         turn.save_variable(live, ready, value)
         advance_consumers(turn, live, ready.id)

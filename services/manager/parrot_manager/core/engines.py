@@ -19,7 +19,7 @@ from parrot_manager.core.events import (
 )
 from parrot_manager.core.model import EngineState, Failure, Ref
 from parrot_manager.core.queueing import adopt
-from parrot_manager.core.scheduling import ANY_MODEL, EngineLoad, QueuedCall
+from parrot_manager.core.scheduling import EngineLoad, QueuedCall, models_taken
 from parrot_manager.core.turn import Turn
 from parrot_runtime import errors
 
@@ -33,7 +33,7 @@ def on_joined(turn: Turn, event: EngineJoined) -> None:
     known = turn.state.fleet.leave(engine_id) if engine_id in turn.state.engines else ()
     asked = [*known, *turn.state.orphans.get(engine_id, ())]
     turn.state.fleet.join(event.engine, event.claimed, event.contexts, turn.now_ms)
-    for model in (event.engine.model, ANY_MODEL):
+    for model in models_taken(event.engine.model):
         turn.state.unserved_since.pop(model, None)
     for ref in event.claimed:
         if not _adopt(turn, engine_id, ref):

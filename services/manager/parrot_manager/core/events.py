@@ -27,6 +27,7 @@ from parrot_manager.core.model import (
     Value,
     Variable,
 )
+from parrot_manager.core.native_events import CallClaimed, ClaimRenewed, NativeDone, NativeFailed
 
 
 class TimerKind(Enum):
@@ -38,11 +39,12 @@ class TimerKind(Enum):
     ADOPT = "adopt"
     OBJECTIVES = "objectives"
     FORGET = "forget"
+    CLAIM = "claim"
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer: `id` is the session's, the model's for `NO_ENGINE`, `<session>/<call>` for `RETRY`."""
+    """A timer. `id`: the session's; for `NO_ENGINE` the model's; for `RETRY`, `CLAIM` `<session>/<call>`."""
 
     kind: TimerKind
     id: str
@@ -223,11 +225,13 @@ class AttemptFailed:
 
     Attributes:
         blind: what it left could not be looked at either, so that nothing of it can be kept.
+        usage: of what it had made until then, as far as its engine said.
     """
 
     ref: Ref
     failure: Failure
     blind: bool = False
+    usage: Usage = NO_USAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +287,10 @@ Event = (
     | CallsAccepted
     | VariablesWanted
     | CallsCancelled
+    | CallClaimed
+    | ClaimRenewed
+    | NativeDone
+    | NativeFailed
     | EngineJoined
     | EngineReported
     | ContextsChanged

@@ -10,6 +10,7 @@ from parrot_manager.core.criteria import LATENCY, stricter
 from parrot_manager.core.endings import end_reader
 from parrot_manager.core.events import VariablesWanted, Wanted
 from parrot_manager.core.model import Call, VariableState
+from parrot_manager.core.offers import worker_of
 from parrot_manager.core.queueing import settle
 from parrot_manager.core.state import LiveSession
 from parrot_manager.core.turn import Turn
@@ -19,7 +20,8 @@ def join(turn: Turn, live: LiveSession, calls: Iterable[Call]) -> None:
     """Calls take their place in their session; in a lazy one they wait until they are wanted."""
     turn.reconsidered[live.session.id] = None
     for call in calls:
-        if live.session.lazy:
+        # One that a worker has claimed goes on, wanted or not.
+        if live.session.lazy and not worker_of(call):
             live.idle[call.id] = None
             turn.state.fleet.count(live.session.tenant, live.session.id, call.id)
         else:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from parrot_manager.core import attempts, cancels, deducing, engines, events, joining, restoring, sessions
+from parrot_manager.core import (
+    attempts,
+    cancels,
+    deducing,
+    engines,
+    events,
+    joining,
+    native_events,
+    natives,
+    restoring,
+    sessions,
+)
 from parrot_manager.core.blocks.advance import advance, on_values_read
 from parrot_manager.core.commands import Command
 from parrot_manager.core.deducing import deduce_objectives
@@ -23,6 +34,7 @@ def _on_timer(turn: Turn, event: events.TimerFired) -> None:
         events.TimerKind.ADOPT: engines.give_up_adoption,
         events.TimerKind.OBJECTIVES: deducing.on_time,
         events.TimerKind.FORGET: sessions.forget,
+        events.TimerKind.CLAIM: natives.give_up_claim,
     }[event.timer.kind]
     handle(turn, event.timer.id)
 
@@ -39,6 +51,10 @@ _HANDLERS: Final[dict[type, Callable[[Turn, Any], None]]] = {
     events.CallsAccepted: sessions.on_accepted,
     events.VariablesWanted: joining.on_wanted,
     events.CallsCancelled: cancels.on_cancelled,
+    native_events.CallClaimed: natives.on_claimed,
+    native_events.ClaimRenewed: natives.on_renewed,
+    native_events.NativeDone: natives.on_done,
+    native_events.NativeFailed: natives.on_failed,
     events.EngineJoined: engines.on_joined,
     events.EngineAdopted: engines.on_adopted,
     events.EngineReported: engines.on_reported,
@@ -73,6 +89,7 @@ class Machine:
         deduce_objectives(turn)
         place(turn)
         attempts.call_back(turn)
+        sessions.close_finished(turn)
         for command in self.state.fleet.drain_keeps():
             turn.tell_fleet(command)
         return turn.commands()

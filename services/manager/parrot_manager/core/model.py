@@ -75,6 +75,17 @@ class AttemptState(IntEnum):
     CANCELLED = 6
 
 
+SANDBOX_MODEL: Final = "python"
+"""What engines serve that run code in a sandbox. No prompt goes there, whatever model it asks for."""
+
+
+class NativeKind(Enum):
+    """Who runs the code of a call that no model makes the outputs of."""
+
+    CLIENT = "client"
+    SANDBOX = "sandbox"
+
+
 class EngineState(Enum):
     """Whether an engine takes calls; one that is lost is no longer kept."""
 
@@ -186,6 +197,7 @@ class Session:
         trace: W3C headers of the request that opened it.
         criteria: for outputs whose reader says nothing else; None: latency.
         lazy: calls run only when somebody reads what they lead to.
+        ends_with_calls: it closes when all it was given has ended, if it was given anything.
         idempotency_key: the key it was opened with; empty: none.
         body_digest: of the request that opened it, when it had a key.
     """
@@ -202,6 +214,7 @@ class Session:
     lazy: bool = False
     idempotency_key: str = ""
     body_digest: bytes = b""
+    ends_with_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +226,8 @@ class Call:
         order: its place in topological order.
         spec: the call as it was submitted, opaque here; empty when it is not needed any more.
         attempt: the number of its last attempt; 0: none yet.
-        provenance: of the attempt that is done, as are `usage` and `timings`.
+        provenance: of the attempt that is done, as are `timings`.
+        usage: of the attempt that is done, or of the last one that failed by itself.
         value_retries: attempts that were spent because an input's value was not on the bus.
         shape: the prompt's pieces, derived from the spec; empty when that is.
         when: what must hold for it to run, derived from the spec too.
@@ -221,6 +235,10 @@ class Call:
         losses: attempts that were lost with their engines or failed in a way that may pass.
         placement: why its last attempt went where it went; for people.
         block_id: the block it is an instance of; empty: none.
+        native: who runs its code; None: it has none, a model makes its outputs.
+        native_timeout_ms: how long it waits for a worker of the client; derived from the spec.
+        reserved_tokens: what it reserved of its tenant's quota. An instance reserved nothing, for its block
+            did: it is what one is charged with of which nobody knows what it used.
     """
 
     session_id: str
@@ -250,6 +268,14 @@ class Call:
     losses: int = 0
     placement: str = ""
     block_id: str = ""
+    reserved_tokens: int = 0
+    native: NativeKind | None = None
+    native_timeout_ms: int = field(default=0, compare=False)
+
+    @property
+    def by_client(self) -> bool:
+        """Whether workers of the client run it, and no engine does."""
+        return self.native is NativeKind.CLIENT
 
     @property
     def ref(self) -> Ref:
@@ -283,6 +309,7 @@ class Variable:
         criteria: what its readers want of it; None: nobody said.
         value_digest: of its value, when it is ready.
         producer_block_id: the block that makes it; empty: none.
+        finish_reason: why the model's text ended there; empty: no model made it, or it has not ended.
     """
 
     session_id: str
@@ -297,14 +324,16 @@ class Variable:
     criteria: Criteria | None = None
     value_digest: bytes = b""
     producer_block_id: str = ""
+    finish_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value on its way through: `data` is UTF-8."""
+    """A value on its way through: `data` is UTF-8; `finish_reason`: see `Variable`."""
 
     variable_id: str
     data: bytes = field(repr=False)
+    finish_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

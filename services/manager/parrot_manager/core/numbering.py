@@ -61,6 +61,8 @@ def _call(session_id: str, call: NewCall, number: int, order: int, now_ms: int) 
         accepted_ms=now_ms,
         shape=call.shape,
         when=call.when,
+        native=call.native,
+        native_timeout_ms=call.native_timeout_ms,
     )
 
 

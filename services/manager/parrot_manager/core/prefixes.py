@@ -2,9 +2,9 @@
 
 A hash is chained over the template's text and over its variables: their value where it is known, their
 identity while it is pending, so that calls that will share find each other before the text exists. The
-tenant enters with the first variable, and not before: tenants share templates, never what is filled in.
-The model does not enter: an engine has one, and a context is looked for on one engine at a time, so a
-call that takes any model shares with those that name it.
+tenant enters with the first variable or text of its own, and not before: tenants share templates, never
+what is filled in. The model does not enter: an engine has one, and a context is looked for on one engine
+at a time, so a call that takes any model shares with those that name it.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def prefixes(
     for number, piece in enumerate(shape, 1):
         if isinstance(piece, OutputPiece):
             break
+        if public and not (isinstance(piece, TextPiece) and not piece.private):
+            chain = _digest(chain, b"tenant", tenant.encode())
+            public = False
         if isinstance(piece, TextPiece):
             chain = _digest(chain, b"text", piece.digest)
             tokens += piece.tokens
         else:
             variable = variables[piece.variable_id]
-            if public:
-                chain = _digest(chain, b"tenant", tenant.encode())
-                public = False
             chain = _digest(chain, *_of_variable(session_id, piece, variable))
             complete = complete and _has_value(variable)
             tokens += variable.size_bytes // CHARS_PER_TOKEN

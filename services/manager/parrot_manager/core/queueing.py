@@ -8,6 +8,7 @@ from typing import Final
 
 from parrot_manager.core.commands import Dispatch
 from parrot_manager.core.model import Attempt, AttemptState, Call, CallState, Variable, VariableState
+from parrot_manager.core.offers import offer
 from parrot_manager.core.scheduling import Pending, Placement, QueuedCall, describe
 from parrot_manager.core.shapes import InputPiece
 from parrot_manager.core.state import LiveSession
@@ -26,7 +27,9 @@ def settle(turn: Turn, live: LiveSession, call: Call) -> None:
     """Puts an unfinished call that has no attempt where it belongs, as its inputs are."""
     if live.backing_off(call.id) or call.id in live.idle:
         return
-    if call.id in live.missing:
+    if call.by_client:
+        offer(turn, live, call)
+    elif call.id in live.missing:
         live.put_call(replace(call, state=CallState.WAITING))
         turn.state.fleet.expect(_described(turn, live, live.calls[call.id]))
         stream_ahead(turn, live, live.calls[call.id])
@@ -62,7 +65,7 @@ def count_off(turn: Turn, live: LiveSession, call: Call, variable_id: str) -> No
 
 def stream_ahead(turn: Turn, live: LiveSession, call: Call) -> None:
     """Offers a waiting call to the fleet if all it lacks is being made, and takes it back if not."""
-    if not turn.state.fleet.policy.streaming_edges or call.id in live.attempts:
+    if not turn.state.fleet.policy.streaming_edges or call.id in live.attempts or call.native is not None:
         return
     pending = _being_made(live, call)
     known = live.queued.get(call.id)
@@ -88,7 +91,7 @@ def tell_again(turn: Turn, live: LiveSession, call: Call) -> None:
     if known is not None:
         live.queued[call.id] = replace(known, objective=call.objective)
         turn.state.fleet.ready(live.queued[call.id])
-    elif call.id in live.missing and call.id not in live.attempts:
+    elif call.id in live.missing and call.id not in live.attempts and not call.by_client:
         turn.state.fleet.expect(_described(turn, live, call))
 
 

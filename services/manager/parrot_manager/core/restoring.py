@@ -9,6 +9,7 @@ from parrot_manager.core.commands import Adopt
 from parrot_manager.core.events import SessionReleased, SessionRestored, TimerKind
 from parrot_manager.core.joining import activate_restored, join
 from parrot_manager.core.model import Attempt, Call, Ref, SessionState, Variable, VariableState
+from parrot_manager.core.natives import tell_stored
 from parrot_manager.core.sessions import close, end_late, retain
 from parrot_manager.core.state import LiveSession
 from parrot_manager.core.turn import Turn
@@ -29,6 +30,7 @@ def on_restored(turn: Turn, event: SessionRestored) -> None:
     _resume_attempts(turn, live, event.attempts)
     join(turn, live, [live.calls[name] for name in live.unfinished if name not in live.attempts])
     activate_restored(turn, live)
+    tell_stored(turn, live)
     for variable in event.variables:
         if variable.state in {VariableState.FAILED, VariableState.CANCELLED}:
             turn.publish_end(live, variable)

@@ -75,6 +75,16 @@ def close(turn: Turn, live: LiveSession) -> None:
     _end(turn, live, SessionState.CANCELLED if unfinished else SessionState.CLOSED)
 
 
+def close_finished(turn: Turn) -> None:
+    """Closes the sessions that end with their calls, where the last of what they were given has ended."""
+    for session_id in turn.touched:
+        live = turn.state.sessions.get(session_id)
+        if live is None or not live.session.ends_with_calls or live.session.state.ended:
+            continue
+        if (live.calls or live.blocks.all) and not live.unfinished and not live.blocks.open:
+            close(turn, live)
+
+
 def end_late(turn: Turn, live: LiveSession) -> None:
     """Ends what an ended session still holds unfinished, the way the rest of it ended."""
     if live.session.state is SessionState.EXPIRED:

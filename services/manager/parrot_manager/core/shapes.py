@@ -10,10 +10,11 @@ CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Constant text: a digest of it, and about how many tokens it is."""
+    """Constant text: a digest of it, and about how many tokens it is; `private`: one tenant's own."""
 
     digest: bytes
     tokens: int
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +35,13 @@ class OutputPiece:
 
 Piece = TextPiece | InputPiece | OutputPiece
 Shape = tuple[Piece, ...]
+
+UNBOUNDED_TOKENS = 1024
+"""What is reckoned for an output that has no `max_tokens`, and for an input nobody knows the length of."""
+
+
+def own_tokens(shape: Shape) -> int:
+    """The tokens of a prompt's text, and the most its outputs may have."""
+    texts = sum(piece.tokens for piece in shape if isinstance(piece, TextPiece))
+    made = [piece.max_tokens or UNBOUNDED_TOKENS for piece in shape if isinstance(piece, OutputPiece)]
+    return texts + sum(made)

@@ -37,6 +37,7 @@ class Policy:
         longest_retry_ms: the most it waits.
         adopt_ms: how long an attempt of before a restart waits for its engine to claim it.
         retain_ms: how long an ended session stays in memory.
+        claim_ms: how long a worker of the client has a call that it has claimed, unless it is heard of.
         scheduling: who goes where and when.
     """
 
@@ -50,6 +51,7 @@ class Policy:
     longest_retry_ms: int = 5_000
     adopt_ms: int = 3_000
     retain_ms: int = 300_000
+    claim_ms: int = 15_000
     scheduling: SchedulingPolicy = APP_CENTRIC
 
 
@@ -74,6 +76,19 @@ class Trouble:
     backing_off: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A call that waits for a worker of the client, or for news of the one that claimed it.
+
+    Attributes:
+        worker: who claimed it; empty: nobody yet.
+        until_ms: when it fails, unless something happens before.
+    """
+
+    worker: str
+    until_ms: int
+
+
 @dataclass(slots=True)
 class LiveSession:
     """A session in memory.
@@ -93,6 +108,7 @@ class LiveSession:
         idle: calls of a lazy session that nobody has asked for yet.
         batches: those that came with an idempotency key, by it.
         numbers: the highest number a call or block has, or keeps for its instances.
+        offers: calls for workers of the client whose inputs are there.
     """
 
     session: Session
@@ -113,6 +129,7 @@ class LiveSession:
     batches: dict[str, Batch] = field(default_factory=dict)
     blocks: LiveBlocks = field(default_factory=LiveBlocks)
     numbers: int = 0
+    offers: dict[str, Offer] = field(default_factory=dict)
 
     @property
     def next_number(self) -> int:
@@ -136,7 +153,14 @@ class LiveSession:
         self.numbers = max(self.numbers, call.number)
         if call.state.ended:
             self.blocks.drop(call.id)
-            for kept in (self.unfinished, self.missing, self.troubles, self.idle, self.early):
+            for kept in (
+                self.unfinished,
+                self.missing,
+                self.troubles,
+                self.idle,
+                self.early,
+                self.offers,
+            ):
                 kept.pop(call.id, None)
         else:
             self.unfinished[call.id] = None
@@ -243,7 +267,9 @@ def _check_session(live: LiveSession) -> None:
 
 
 def _places(live: LiveSession, call_id: str) -> int:
-    """Where a call is, of: with an engine, backing off, idle, ready, waiting. It is in one place."""
+    """Where a call is, of: with an engine, backing off, idle, ready, waiting, offered. It is in one place."""
+    if call_id in live.offers:
+        return 1 + (call_id in live.queued or call_id in live.missing or call_id in live.attempts)
     if call_id in live.attempts:
         return 1 - (call_id in live.queued)
     if live.backing_off(call_id) or call_id in live.idle:

@@ -87,6 +87,11 @@ class Turn:
             found += touched.commands(session_id)
         return found + self._last
 
+    @property
+    def touched(self) -> tuple[str, ...]:
+        """The sessions something changed in."""
+        return tuple(self._touched)
+
     def save_session(self, session: Session) -> None:
         """Keeps and persists a session's new snapshot."""
         self.state.sessions[session.id].session = session

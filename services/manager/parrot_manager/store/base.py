@@ -12,6 +12,8 @@ The contract every store keeps, and one suite of tests holds it to:
   Applications", chapter 8.)
 - Conflicts and outages that pass are retried inside, with back-off, for the store's deadline. Then
   the write raises `unavailable`, and its outcome is unknown until it was repeated or undone.
+- What a tenant with limits has of them is counted in the same transactions. What would exceed them is
+  refused (`quota_exceeded`; `too_large` where it never could fit), and then nothing is stored.
 - No error of the store is ever recorded as a call's result.
 - A session's writes come one after another.
 """
@@ -25,8 +27,10 @@ from dataclasses import dataclass
 from parrot_manager.core.blocks.model import Block
 from parrot_manager.core.commands import Changes
 from parrot_manager.core.events import CallsAccepted
-from parrot_manager.core.model import Attempt, Batch, Call, Session, Variable
+from parrot_manager.core.model import Attempt, Batch, Call, Session, SessionState, Variable
 from parrot_manager.store.leases import Leases
+from parrot_manager.store.listing import ListedSession, Place
+from parrot_manager.store.tenants import Tenants
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 
@@ -59,13 +63,26 @@ class Store(ABC):
     def leases(self) -> Leases:
         """Who holds which shard."""
 
+    @property
+    @abstractmethod
+    def tenants(self) -> Tenants:
+        """Keys and limits."""
+
     @abstractmethod
     async def insert_session(self, session: Session, epoch: int) -> None:
-        """Adds a session."""
+        """Adds a session.
+
+        Raises:
+            Fault: `quota_exceeded`.
+        """
 
     @abstractmethod
     async def insert_calls(self, accepted: CallsAccepted, epoch: int) -> None:
-        """Adds a batch to a session: calls, blocks, the variables that come with them, values of those."""
+        """Adds a batch to a session: calls, blocks, the variables that come with them, values of those.
+
+        Raises:
+            Fault: `quota_exceeded`, `too_large`.
+        """
 
     @abstractmethod
     async def remove_calls(self, accepted: CallsAccepted, epoch: int) -> None:
@@ -97,8 +114,21 @@ class Store(ABC):
         return [record for ids in slices for record in await self.load(ids)]
 
     @abstractmethod
+    async def read_session(self, session_id: str) -> Session | None:
+        """One session, whosever it is, without what it holds; None when there is none."""
+
+    @abstractmethod
     async def load_session(self, tenant: str, session_id: str) -> SessionRecord | None:
         """One session of a tenant, without calls' specs and attempts; None when there is none."""
+
+    @abstractmethod
+    async def list_sessions(
+        self, tenant: str, state: SessionState | None, after: Place | None, limit: int
+    ) -> list[ListedSession]:
+        """A tenant's sessions of all shards, newest first: those behind `after`, `limit` at the most.
+
+        None: in any state; from the newest on.
+        """
 
     @abstractmethod
     async def read_value(self, session_id: str, variable_id: str) -> bytes | None:
@@ -115,6 +145,10 @@ class Store(ABC):
     @abstractmethod
     async def mark_purged(self, shard: int, session_ids: Sequence[str], epoch: int) -> None:
         """Notes that the bus holds nothing of these sessions of a shard any more."""
+
+    @abstractmethod
+    async def delete_session(self, tenant: str, session_id: str, epoch: int) -> None:
+        """Deletes a tenant's session that has ended, with all it holds."""
 
     @abstractmethod
     async def delete_ended(self, shard: int, ended_before_ms: int, limit: int, epoch: int) -> int:

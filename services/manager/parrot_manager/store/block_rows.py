@@ -19,6 +19,8 @@ def block_row(block: Block) -> Params:
         "session_id": block.session_id,
         "number": block.number,
         "spec": block.spec,
+        "reserved_calls": block.reserved_calls,
+        "reserved_tokens": block.reserved_tokens,
         **block_status(block),
     }
 
@@ -61,4 +63,6 @@ def to_block(row: Row[Any]) -> Block:
         failure=None if data["failure"] is None else Failure(**data["failure"]),
         unfolded_ms=data["unfolded_ms"],
         ended_ms=row.ended_ms,
+        reserved_calls=row.reserved_calls,
+        reserved_tokens=row.reserved_tokens,
     )

@@ -10,6 +10,7 @@ from parrot_manager.core.commands import Changes
 from parrot_manager.core.events import CallsAccepted
 from parrot_manager.core.model import Attempt, Batch, Call, Ref, Session, Value, Variable
 from parrot_manager.store.base import SessionRecord
+from parrot_manager.store.listing import ListedSession
 
 
 @dataclass(slots=True)
@@ -31,6 +32,11 @@ class KeptSession:
         lately = ended_ms > ended_after_ms and not self.purged
         return not ended_ms or lately or any(not call.state.ended for call in self.calls.values())
 
+    def listed(self) -> ListedSession:
+        """As it stands in a list."""
+        ended = sum(call.state.ended for call in self.calls.values())
+        return ListedSession(self.session, len(self.calls), ended)
+
     def record(self, *, live: bool) -> SessionRecord:
         """What a database would give back."""
         return SessionRecord(
@@ -43,6 +49,14 @@ class KeptSession:
             tuple(self._last_attempts()) if live else (),
             tuple(batch for _, batch in sorted(self.batches.items())) if live else (),
             tuple(block for _, block in sorted(self.blocks.items())),
+        )
+
+    def has(self, accepted: CallsAccepted) -> bool:
+        """Whether a batch is there."""
+        return (
+            any(call.number in self.calls for call in accepted.calls[:1])
+            or any(variable.id in self.variables for variable in accepted.variables[:1])
+            or any(block.number in self.blocks for block in accepted.blocks[:1])
         )
 
     def add(self, accepted: CallsAccepted) -> None:

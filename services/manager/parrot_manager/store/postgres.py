@@ -1,8 +1,8 @@
 """The store in Postgres, through SQLAlchemy and asyncpg.
 
-Rows are locked in one order (shard, session, then as in `steps`; each by key). Guards keep what has
-ended as it is, so that a write can be repeated. Transactions say their isolation level themselves: read
-committed is all they need, whatever the database's default.
+Rows are locked in one order (shard, session, then as in `steps`, the tenant last; each by key). Guards
+keep what has ended as it is, so that a write can be repeated. Transactions say their isolation level
+themselves: read committed is all they need, whatever the database's default.
 
 A writer shares the lock on its shard's row, which a claim has to wait for. So that one that stops in
 the middle (a paused process, a cable pulled) can't keep the shard, the server ends it.
@@ -21,11 +21,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from parrot_manager.core.commands import Changes
 from parrot_manager.core.events import CallsAccepted
-from parrot_manager.core.model import Session
-from parrot_manager.store import postgres_leases, statements, steps
+from parrot_manager.core.model import Session, SessionState
+from parrot_manager.store import postgres_leases, rows, statements, steps
 from parrot_manager.store.base import SessionRecord, Store, refused
+from parrot_manager.store.ledger import Account, Freed, Refund, Settlement, charge_of_batch, charge_of_session
+from parrot_manager.store.listing import ListedSession, Place
 from parrot_manager.store.loads import queries_of, records_of, sliced
 from parrot_manager.store.postgres_leases import PostgresLeases
+from parrot_manager.store.postgres_tenants import PostgresTenants
 from parrot_manager.store.retry import retrying
 from parrot_manager.store.steps import Step
 from parrot_runtime.ids import shard_of
@@ -79,22 +82,32 @@ class PostgresStore(Store):
         self._engine = engine
         self._deadline_s = deadline_s
         self._leases = leases
+        self._tenants = PostgresTenants(engine, deadline_s)
 
     @property
     def leases(self) -> PostgresLeases:
         return self._leases
 
+    @property
+    def tenants(self) -> PostgresTenants:
+        return self._tenants
+
     async def insert_session(self, session: Session, epoch: int) -> None:
-        await self._write_session("insert_session", session.id, epoch, steps.of_session(session))
+        given, charge = steps.of_session(session), charge_of_session(session)
+        await self._write_session("insert_session", session.id, epoch, given, charge)
 
     async def insert_calls(self, accepted: CallsAccepted, epoch: int) -> None:
-        await self._write_session("insert_calls", accepted.session_id, epoch, steps.of_batch(accepted))
+        given, charge = steps.of_batch(accepted), charge_of_batch(accepted)
+        await self._write_session("insert_calls", accepted.session_id, epoch, given, charge)
 
     async def remove_calls(self, accepted: CallsAccepted, epoch: int) -> None:
-        await self._write_session("remove_calls", accepted.session_id, epoch, steps.of_removal(accepted))
+        given, refund = steps.of_removal(accepted), Refund(accepted)
+        await self._write_session("remove_calls", accepted.session_id, epoch, given, refund)
 
     async def commit(self, session_id: str, changes: Changes, epoch: int) -> None:
-        await self._write_session("commit", session_id, epoch, steps.of_changes(changes))
+        settlement = Settlement(session_id, changes)
+        account = settlement if settlement.is_due else None
+        await self._write_session("commit", session_id, epoch, steps.of_changes(changes), account)
 
     async def find_live(self, shards: Collection[int], ended_after_ms: int) -> list[list[str]]:
         found = await self._rows("find_live", statements.select_live(shards, ended_after_ms))
@@ -103,9 +116,19 @@ class PostgresStore(Store):
     async def load(self, session_ids: Sequence[str]) -> list[SessionRecord]:
         return await self._load(list(session_ids), live=True)
 
+    async def read_session(self, session_id: str) -> Session | None:
+        found = await self._rows("read_session", statements.select_session(session_id))
+        return rows.to_session(found[0]) if found else None
+
     async def load_session(self, tenant: str, session_id: str) -> SessionRecord | None:
         records = await self._load([session_id], live=False)
         return records[0] if records and records[0].session.tenant == tenant else None
+
+    async def list_sessions(
+        self, tenant: str, state: SessionState | None, after: Place | None, limit: int
+    ) -> list[ListedSession]:
+        found = await self._rows("list_sessions", statements.select_listed(tenant, state, after, limit))
+        return [ListedSession(rows.to_session(row), row.calls, row.calls - row.unfinished) for row in found]
 
     async def read_value(self, session_id: str, variable_id: str) -> bytes | None:
         return (await self.read_values(session_id, [variable_id])).get(variable_id)
@@ -122,16 +145,25 @@ class PostgresStore(Store):
         mark = (statements.MARK_PURGED, [{"k_id": name} for name in sorted(session_ids)])
         await self._write("mark_purged", shard, epoch, [mark])
 
+    async def delete_session(self, tenant: str, session_id: str, epoch: int) -> None:
+        await self._delete("delete_session", {session_id: tenant}, shard_of(session_id), epoch)
+
     async def delete_ended(self, shard: int, ended_before_ms: int, limit: int, epoch: int) -> int:
         outlived = await self._rows("outlived", statements.select_outlived(shard, ended_before_ms, limit))
-        found = sorted(row.id for row in outlived)
-        if found:
-            deletes: list[Step] = [(statement, [{}]) for statement in statements.delete_sessions(found)]
-            await self._write("delete_ended", shard, epoch, deletes, longer_s=DELETE_S)
-        return len(found)
+        if outlived:
+            await self._delete("delete_ended", {row.id: row.tenant for row in outlived}, shard, epoch)
+        return len(outlived)
 
-    async def _write_session(self, what: str, session_id: str, epoch: int, given: list[Step]) -> None:
-        await self._write(what, shard_of(session_id), epoch, given, session_id=session_id)
+    async def _delete(self, what: str, tenants: dict[str, str], shard: int, epoch: int) -> None:
+        """Deletes sessions, given with whose they are."""
+        given = statements.delete_sessions(sorted(tenants))
+        deletes: list[Step] = [(statement, [{}]) for statement in given]
+        await self._write(what, shard, epoch, deletes, Freed(tenants), longer_s=DELETE_S)
+
+    async def _write_session(
+        self, what: str, session_id: str, epoch: int, given: list[Step], account: Account | None = None
+    ) -> None:
+        await self._write(what, shard_of(session_id), epoch, given, account, session_id=session_id)
 
     async def _write(
         self,
@@ -139,11 +171,13 @@ class PostgresStore(Store):
         shard: int,
         epoch: int,
         given: list[Step],
+        account: Account | None = None,
         *,
         session_id: str = "",
         longer_s: float = 0.0,
     ) -> None:
-        fence = {"k_shard": shard, "k_epoch": epoch}
+        fence, tenant = account.fence if account is not None else (statements.FENCE, {})
+        key = {"k_shard": shard, "k_epoch": epoch, **tenant}
         longer_s += ROW_S * sum(len(parameters) for _, parameters in given)
 
         async def write() -> None:
@@ -153,11 +187,17 @@ class PostgresStore(Store):
                 asyncio.timeout(TRY_S + longer_s),
                 connection.begin(),
             ):
-                if (await connection.execute(statements.FENCE, fence)).first() is None:
+                held = (await connection.execute(fence, key)).first()
+                if held is None:
                     raise refused(session_id)
+                counted = account if account is not None and held.metered else None
+                if counted is not None:
+                    await counted.begin(connection)
                 for statement, parameters in given:
                     if parameters:
                         await connection.execute(statement, parameters)
+                if counted is not None:
+                    await counted.end(connection)
 
         await retrying(write, what, self._deadline_s + longer_s)
 

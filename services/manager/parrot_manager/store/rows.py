@@ -17,6 +17,7 @@ from parrot_manager.core.model import (
     CallState,
     Edge,
     Failure,
+    NativeKind,
     Provenance,
     Ref,
     Session,
@@ -45,6 +46,7 @@ def session_row(session: Session) -> Params:
         "lazy": session.lazy,
         "idempotency_key": session.idempotency_key,
         "body_digest": session.body_digest,
+        "ends_with_calls": session.ends_with_calls,
     }
 
 
@@ -68,6 +70,7 @@ def to_session(row: Row[Any]) -> Session:
         lazy=row.lazy,
         idempotency_key=row.idempotency_key,
         body_digest=row.body_digest,
+        ends_with_calls=row.ends_with_calls,
     )
 
 
@@ -85,6 +88,8 @@ def call_row(call: Call) -> Params:
         "spec": b"" if call.block_id else call.spec,
         "accepted_ms": call.accepted_ms,
         "block_id": call.block_id,
+        "reserved_tokens": call.reserved_tokens,
+        "native": call.native.value if call.native is not None else "",
         **call_status(call),
     }
 
@@ -133,6 +138,8 @@ def to_call(row: Row[Any]) -> Call:
         losses=row.losses,
         placement=row.placement,
         block_id=row.block_id,
+        reserved_tokens=row.reserved_tokens,
+        native=NativeKind(row.native) if row.native else None,
     )
 
 
@@ -158,6 +165,7 @@ def variable_status(variable: Variable) -> Params:
         "ready_ms": variable.ready_ms,
         "criteria": _criteria(variable.criteria),
         "value_digest": variable.value_digest,
+        "finish_reason": variable.finish_reason,
     }
 
 
@@ -175,6 +183,7 @@ def to_variable(row: Row[Any]) -> Variable:
         criteria=_to_criteria(row.criteria),
         value_digest=row.value_digest,
         producer_block_id=row.producer_block_id,
+        finish_reason=row.finish_reason,
     )
 
 

@@ -14,17 +14,20 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    exists,
     func,
     literal,
     literal_column,
     select,
     true,
+    tuple_,
     union,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from parrot_manager.core.model import VariableState
+from parrot_manager.core.model import SessionState, VariableState
+from parrot_manager.store.listing import Place
 from parrot_manager.store.tables import (
     AttemptRow,
     BatchRow,
@@ -32,6 +35,7 @@ from parrot_manager.store.tables import (
     CallRow,
     SessionRow,
     ShardRow,
+    TenantRow,
     VariableRow,
 )
 
@@ -42,6 +46,7 @@ _ATTEMPTS: Final = cast(Table, AttemptRow.__table__)
 _BATCHES: Final = cast(Table, BatchRow.__table__)
 _BLOCKS: Final = cast(Table, BlockRow.__table__)
 _SHARDS: Final = cast(Table, ShardRow.__table__)
+_TENANTS: Final = cast(Table, TenantRow.__table__)
 
 _THIS_SESSION: Final = _SESSIONS.c.id == bindparam("k_id")
 _THIS_CALL: Final = (_CALLS.c.session_id == bindparam("k_session")) & (
@@ -89,6 +94,16 @@ FENCE: Final = (
     .with_for_update(read=True)
 )
 """One row while the epoch is a shard's; a change of it waits for the transaction's end."""
+FENCE_SESSION: Final = FENCE.add_columns(
+    exists()
+    .where(_TENANTS.c.name == _SESSIONS.c.tenant, _SESSIONS.c.id == bindparam("k_session"))
+    .label("metered")
+)
+"""And whether a session's tenant has limits."""
+FENCE_TENANT: Final = FENCE.add_columns(
+    exists().where(_TENANTS.c.name == bindparam("k_tenant")).label("metered")
+)
+FENCE_ALL: Final = FENCE.add_columns(true().label("metered"))
 
 # As in the indexes, to the letter: with parameters in it a prepared statement would not use them.
 _SHARD_DIGITS: Final = literal_column("substr(sessions.id, 2, 2)", Text)
@@ -120,6 +135,27 @@ def select_sessions(session_ids: list[str]) -> Select[Any]:
     return query.order_by(_SESSIONS.c.created_ms, _SESSIONS.c.id)
 
 
+def select_listed(tenant: str, state: SessionState | None, after: Place | None, limit: int) -> Select[Any]:
+    """A tenant's sessions, newest first, with how many calls each has and how many have not ended.
+
+    An index has them in this order, and two others the numbers, so that no row of a call is read.
+    """
+    table = _SESSIONS.c
+    page = select(_SESSIONS).where(table.tenant == tenant)
+    if state is not None:
+        page = page.where(table.state == int(state))
+    if after is not None:
+        page = page.where(tuple_(table.created_ms, table.id) < tuple_(after.created_ms, after.session_id))
+    found = page.order_by(table.created_ms.desc(), table.id.desc()).limit(limit).subquery()
+    its_calls = select(func.count()).where(_CALLS.c.session_id == found.c.id)
+    query = select(
+        found,
+        its_calls.scalar_subquery().label("calls"),
+        its_calls.where(_CALLS.c.ended_ms == 0).scalar_subquery().label("unfinished"),
+    )
+    return query.order_by(found.c.created_ms.desc(), found.c.id.desc())
+
+
 def select_unpurged(shard: int, ended_before_ms: int, limit: int) -> Select[Any]:
     """Tenants and ids of a shard's sessions that ended before and are not purged, in order of their ends."""
     table = _SESSIONS.c
@@ -133,9 +169,11 @@ def select_unpurged(shard: int, ended_before_ms: int, limit: int) -> Select[Any]
 
 
 def select_outlived(shard: int, ended_before_ms: int, limit: int) -> Select[Any]:
-    """Ids of a shard's purged sessions that ended before, in order of their ends."""
+    """Tenants and ids of a shard's purged sessions that ended before, in order of their ends."""
     table = _SESSIONS.c
-    query = select(table.id).where(_in_shard(shard), table.purged, table.ended_ms < ended_before_ms)
+    query = select(table.tenant, table.id).where(
+        _in_shard(shard), table.purged, table.ended_ms < ended_before_ms
+    )
     return query.order_by(table.ended_ms).limit(limit)
 
 
@@ -184,6 +222,11 @@ def select_batches(session_ids: list[str]) -> Select[Any]:
     """The batches that came with a key."""
     query = select(_BATCHES).where(_BATCHES.c.session_id.in_(session_ids))
     return query.order_by(_BATCHES.c.session_id, _BATCHES.c.key)
+
+
+def select_session(session_id: str) -> Select[Any]:
+    """One session's row."""
+    return select(_SESSIONS).where(_SESSIONS.c.id == session_id)
 
 
 def select_values(session_id: str, variable_ids: list[str]) -> Select[Any]:

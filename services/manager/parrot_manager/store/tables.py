@@ -20,6 +20,7 @@ from sqlalchemy import (
     SmallInteger,
     Text,
     false,
+    func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -55,6 +56,9 @@ class SessionRow(Base):
             postgresql_where=text("ended_ms > 0 AND NOT purged"),
         ),
         Index("sessions_purged_shard", SHARD_DIGITS, "ended_ms", postgresql_where=text("purged")),
+        # As lists of them are ordered, with and without a state.
+        Index("sessions_by_tenant", "tenant", "created_ms", "id"),
+        Index("sessions_by_tenant_state", "tenant", "state", "created_ms", "id"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -70,6 +74,7 @@ class SessionRow(Base):
     lazy: Mapped[bool] = mapped_column(server_default=false())
     idempotency_key: Mapped[str] = mapped_column(server_default="")
     body_digest: Mapped[bytes] = mapped_column(server_default="")
+    ends_with_calls: Mapped[bool] = mapped_column(server_default=false())
 
 
 class CallRow(Base):
@@ -108,6 +113,8 @@ class CallRow(Base):
     losses: Mapped[int] = mapped_column(server_default="0")
     placement: Mapped[str] = mapped_column(server_default="")
     block_id: Mapped[str] = mapped_column(server_default="")
+    native: Mapped[str] = mapped_column(server_default="")
+    reserved_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 
 class VariableRow(Base):
@@ -127,6 +134,7 @@ class VariableRow(Base):
     criteria: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     value_digest: Mapped[bytes] = mapped_column(server_default="")
     producer_block_id: Mapped[str] = mapped_column(server_default="")
+    finish_reason: Mapped[str] = mapped_column(server_default="")
 
 
 class AttemptRow(Base):
@@ -166,6 +174,8 @@ class BlockRow(Base):
     spec: Mapped[bytes]
     data: Mapped[dict[str, Any]]
     ended_ms: Mapped[int] = mapped_column(BigInteger)
+    reserved_calls: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    reserved_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 
 class ManagerRow(Base):
@@ -188,3 +198,42 @@ class ShardRow(Base):
     shard: Mapped[int] = mapped_column(SmallInteger, primary_key=True, autoincrement=False)
     epoch: Mapped[int] = mapped_column(BigInteger)
     manager_id: Mapped[str]
+
+
+class TenantRow(Base):
+    """A tenant that has limits (0: none of this kind), and what of them is taken.
+
+    A budget is what is left of so many a time, at `..._at`, by the database's clock; it may be less than
+    nothing.
+    """
+
+    __tablename__ = "tenants"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    max_sessions: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    max_calls: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    max_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    tokens_per_minute: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    requests_per_second: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    max_stored_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    sessions: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    calls: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    stored_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    token_budget: Mapped[float] = mapped_column(server_default="0")
+    token_budget_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    request_budget: Mapped[float] = mapped_column(server_default="0")
+    request_budget_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class ApiKeyRow(Base):
+    """An API key: the digest of its secret, never the secret. `revoked_ms` 0: it is good."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tenant: Mapped[str]
+    label: Mapped[str]
+    digest: Mapped[bytes]
+    created_ms: Mapped[int] = mapped_column(BigInteger)
+    revoked_ms: Mapped[int] = mapped_column(BigInteger)

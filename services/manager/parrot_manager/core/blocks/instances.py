@@ -17,7 +17,7 @@ from parrot_manager.core.blocks.names import (
 from parrot_manager.core.conditions import Condition
 from parrot_manager.core.endings import digest_of
 from parrot_manager.core.model import Call, Edge, Value, Variable, VariableState
-from parrot_manager.core.shapes import InputPiece, OutputPiece, Piece, Shape
+from parrot_manager.core.shapes import InputPiece, OutputPiece, Piece, Shape, own_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ def dress(call: Call, block: Block) -> Call:
         spec=body_call.spec,
         shape=_shape(body_call.shape, names),
         when=_condition(body_call.when, names),
+        native_timeout_ms=body_call.native_timeout_ms,
     )
 
 
@@ -108,6 +109,9 @@ class _Body:
             shape=_shape(body_call.shape, names),
             when=_condition(body_call.when, names),
             block_id=self.block.id,
+            native=body_call.native,
+            native_timeout_ms=body_call.native_timeout_ms,
+            reserved_tokens=0 if body_call.native is not None else own_tokens(body_call.shape),
         )
 
 

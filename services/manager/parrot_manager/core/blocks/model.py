@@ -40,6 +40,7 @@ class Block:
         when: what must hold for it to unfold; derived from the spec.
         count: instances of its body: items of a map, rounds of a loop that have begun.
         unfolded_ms: when its first instance came.
+        reserved_calls: what it reserved of its tenant's quota, for all its instances; so `reserved_tokens`.
     """
 
     session_id: str
@@ -59,6 +60,8 @@ class Block:
     ended_ms: int = 0
     plan: Plan | None = field(default=None, compare=False, repr=False)
     when: Condition | None = field(default=None, compare=False)
+    reserved_calls: int = 0
+    reserved_tokens: int = 0
 
     @property
     def last_number(self) -> int:

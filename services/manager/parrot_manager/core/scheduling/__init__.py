@@ -22,6 +22,7 @@ from parrot_manager.core.scheduling.calls import Pending as Pending
 from parrot_manager.core.scheduling.calls import Placement as Placement
 from parrot_manager.core.scheduling.calls import QueuedCall as QueuedCall
 from parrot_manager.core.scheduling.calls import describe as describe
+from parrot_manager.core.scheduling.calls import models_taken as models_taken
 from parrot_manager.core.scheduling.engines import EngineLoad as EngineLoad
 from parrot_manager.core.scheduling.fleet import Fleet as Fleet
 from parrot_manager.core.scheduling.policies import APP_CENTRIC as APP_CENTRIC

@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 
 from parrot_manager.core.commands import Share
 from parrot_manager.core.criteria import Objective
-from parrot_manager.core.model import Call, Ref, Session, Variable
+from parrot_manager.core.model import SANDBOX_MODEL, Call, Ref, Session, Variable
 from parrot_manager.core.prefixes import Prefix, prefixes
 from parrot_manager.core.shapes import CHARS_PER_TOKEN, InputPiece, OutputPiece, TextPiece
 
 ANY_MODEL = ""
+
+
+def models_taken(model: str) -> tuple[str, ...]:
+    """What the calls ask for that an engine of a model takes. Prompts for any model are not for a sandbox."""
+    return (model,) if model == SANDBOX_MODEL else (model, ANY_MODEL)
+
 
 Kin = tuple[str, frozenset[str]]
 """What decides which engines a call may go to: its model, and the engines it failed on."""

@@ -9,7 +9,7 @@ from enum import Enum
 from parrot_manager.core.estimates import Lengths
 from parrot_manager.core.model import Engine, EngineState, Load, Ref
 from parrot_manager.core.paces import Pace, weight
-from parrot_manager.core.scheduling.calls import ANY_MODEL, QueuedCall
+from parrot_manager.core.scheduling.calls import QueuedCall, models_taken
 
 NO_LOAD = Load()
 
@@ -130,7 +130,7 @@ class EngineLoad:
 
     def serves(self, model: str) -> bool:
         """Whether a call of this model may go to it, now or when it has room."""
-        return self.engine.state is EngineState.READY and model in {ANY_MODEL, self.engine.model}
+        return self.engine.state is EngineState.READY and model in models_taken(self.engine.model)
 
     def backlog_ms(self, now_ms: float) -> float:
         """What is prefilled before anything new."""

@@ -6,7 +6,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from parrot_manager.core.commands import ExpectUses, FreeContexts
-from parrot_manager.core.model import NO_TIMINGS, NO_USAGE, Engine, Load, Ref, SharedContext, Timings, Usage
+from parrot_manager.core.model import (
+    NO_TIMINGS,
+    NO_USAGE,
+    SANDBOX_MODEL,
+    Engine,
+    Load,
+    Ref,
+    SharedContext,
+    Timings,
+    Usage,
+)
 from parrot_manager.core.scheduling.books import Books
 from parrot_manager.core.scheduling.calls import Placement, QueuedCall
 from parrot_manager.core.scheduling.engines import UNKNOWN, EngineLoad
@@ -84,8 +94,8 @@ class Fleet:
         return any(load.serves(model) for load in self.engines.values())
 
     def models(self) -> list[str]:
-        """The models that are served, each once."""
-        return sorted({load.engine.model for load in self.engines.values()})
+        """The models that are served to prompts, each once."""
+        return sorted({load.engine.model for load in self.engines.values()} - {SANDBOX_MODEL})
 
     # What happens to calls.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from parrot_manager.core.scheduling.books import Books
-from parrot_manager.core.scheduling.calls import ANY_MODEL, Kin, Placement, QueuedCall
+from parrot_manager.core.scheduling.calls import Kin, Placement, QueuedCall, models_taken
 from parrot_manager.core.scheduling.edges import Edges
 from parrot_manager.core.scheduling.hurry import is_overdue
 from parrot_manager.core.scheduling.placement import Choice
@@ -159,7 +159,7 @@ class Placing:
         self._tried.pop(call.key, None)
         self._let_go(call.key)
         self._queue.discard(call.key)
-        for model in {choice.load.engine.model, ANY_MODEL}:
+        for model in models_taken(choice.load.engine.model):
             self._placed[model] += 1
         placements.append(self._booked(call, choice, now_ms))
         return True

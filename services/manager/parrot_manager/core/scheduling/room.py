@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from parrot_manager.core.paces import weight
-from parrot_manager.core.scheduling.calls import ANY_MODEL
+from parrot_manager.core.scheduling.calls import models_taken
 from parrot_manager.core.scheduling.cost import within_latency
 from parrot_manager.core.scheduling.engines import EngineLoad, Kind
 from parrot_manager.core.scheduling.policies import SchedulingPolicy
@@ -89,7 +89,7 @@ class Room:
 
     def _insert(self, load: EngineLoad, kind: Kind, key: float) -> None:
         entry = (key, load.engine.id)
-        for model in {load.engine.model, ANY_MODEL}:
+        for model in models_taken(load.engine.model):
             insort(self._orders.setdefault((model, kind), []), entry)
             load.keys[model, kind] = entry
 
