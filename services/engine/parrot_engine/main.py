@@ -10,8 +10,9 @@ import structlog
 
 from parrot_engine.backends.base import Backend, BackendError
 from parrot_engine.metrics import serve_metrics
+from parrot_engine.programs.execution import Execution
 from parrot_engine.programs.outputs import Press
-from parrot_engine.programs.table import Programs
+from parrot_engine.programs.table import Programs, Running
 from parrot_engine.programs.tools import Features, Tools
 from parrot_engine.servicer.control import Control
 from parrot_engine.servicer.link import GOODBYE_S
@@ -45,6 +46,8 @@ def make_backend(settings: EngineSettings) -> Backend:
         return _sim(settings)
     if settings.backend == "openai":
         return _openai(settings)
+    if settings.backend == "sandbox":
+        return _sandbox(settings)
     from parrot_engine.backends.vllm import VllmBackend, VllmOptions
 
     return VllmBackend(
@@ -105,6 +108,27 @@ def _openai(settings: EngineSettings) -> Backend:
     )
 
 
+def _sandbox(settings: EngineSettings) -> Backend:
+    from parrot_engine.sandbox.backend import SandboxBackend, SandboxOptions
+
+    return SandboxBackend(
+        SandboxOptions(
+            capacity=settings.capacity or 4,
+            timeout_s=settings.sandbox_timeout_s,
+            memory_bytes=settings.sandbox_memory_mib << 20,
+        )
+    )
+
+
+def _execution(settings: EngineSettings) -> type[Running]:
+    """What programs are on this engine."""
+    if settings.backend != "sandbox":
+        return Execution
+    from parrot_engine.sandbox.execution import CodeExecution
+
+    return CodeExecution
+
+
 async def serve(settings: EngineSettings, backend: Backend, stop: Stop) -> None:
     """Starts the backend, attaches, and serves until told to stop or the backend dies.
 
@@ -127,7 +151,7 @@ async def serve(settings: EngineSettings, backend: Backend, stop: Stop) -> None:
             shards = Shards()
             press = Press(Finals(bus), writer, Feeds(bus, forget_ended=True), shards.report)
             tools = Tools.of(engine_id, backend, press, _features(settings))
-            programs = Programs(tools)
+            programs = Programs(tools, _execution(settings))
             control = Control(addresses, tools, programs, shards)
             with serve_metrics(settings.metrics_address, engine_id, programs, tools):
                 await Engine(control, programs, shards, backend).run(stop, settings.drain_s)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from parrot_runtime import limits
 from parrot_runtime.settings import ServiceSettings
 
 
@@ -31,8 +32,10 @@ class EngineSettings(ServiceSettings):
         description="host:port of the managers' gRPC, one or several with commas; they tell of any others",
     )
     engine_id: str = Field(default_factory=new_engine_id, description="unique among the manager's engines")
-    backend: Literal["vllm", "sim", "openai"] = Field(
-        "vllm", description="vllm: a real model; sim: a simulated one; openai: a server with OpenAI's API"
+    backend: Literal["vllm", "sim", "openai", "sandbox"] = Field(
+        "vllm",
+        description="vllm: a real model; sim: a simulated one; openai: a server with OpenAI's API;"
+        " sandbox: no model, it runs code that users send",
     )
     model: str = Field(
         "smollm2",
@@ -45,7 +48,7 @@ class EngineSettings(ServiceSettings):
     dtype: Literal["bfloat16", "float16", "float32", "auto"] = Field(
         "bfloat16", description="arithmetic of the model; float32 where runs must be equal"
     )
-    capacity: int = Field(0, ge=0, description="programs at once; 0: 16 for vllm, else 64")
+    capacity: int = Field(0, ge=0, description="programs at once; 0: 16 for vllm, 4 for sandbox, else 64")
     context_window_tokens: int = Field(
         0, ge=0, description="prompt and output together; 0: what the model or the server has, 32768 for sim"
     )
@@ -94,6 +97,12 @@ class EngineSettings(ServiceSettings):
     )
     sim_seed: int = Field(0, description="sim: another seed gives other texts")
     sim_varied: bool = Field(False, description="sim: what is sampled without a seed differs each time")
+    sandbox_timeout_s: float = Field(
+        limits.SANDBOX_S, gt=0, description="sandbox: the longest a function runs, whatever it asks for"
+    )
+    sandbox_memory_mib: int = Field(
+        256, ge=1, description="sandbox: the most memory a function takes, whatever it asks for"
+    )
     openai_base_url: str = Field("", description="openai: where the API is, http://host:8000/v1")
     openai_api_key_file: str = Field("", description="openai: a file that holds the key; empty: none is sent")
     openai_tokenizer: str = Field(

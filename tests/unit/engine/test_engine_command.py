@@ -37,4 +37,4 @@ def test_a_setting_that_is_wrong_is_named() -> None:
     done = python("-m", "parrot_engine", "--backend", "cuda")
     assert done.returncode == 2
     assert "--backend" in done.stderr
-    assert "'vllm', 'sim' or 'openai'" in done.stderr
+    assert "'vllm', 'sim', 'openai' or 'sandbox'" in done.stderr

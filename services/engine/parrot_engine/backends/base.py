@@ -16,7 +16,7 @@ from parrot_engine.text.tokens import PromptTokenizer
 FinishReason = Literal["stop", "length", "stop_text"]
 """Why an output ended: the model ended it, it reached its length, or a stop text came."""
 
-BackendKind = Literal["vllm", "sim", "openai"]
+BackendKind = Literal["vllm", "sim", "openai", "sandbox"]
 
 
 class BackendError(Exception):

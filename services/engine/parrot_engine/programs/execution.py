@@ -20,6 +20,7 @@ from parrot_engine.programs.rollouts import Rollouts
 from parrot_engine.programs.script import FillStep, GenerateStep, Script, read_script
 from parrot_engine.programs.tools import Tools
 from parrot_engine.programs.totals import Totals
+from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
@@ -52,6 +53,11 @@ class Execution:
         self._letting_go: set[asyncio.Task[None]] = set()
         self._prompts: Prompts | None = None
         self._started = False
+
+    @property
+    def usage(self) -> common_pb2.Usage:
+        """What it used so far, also of an output that broke off."""
+        return self._totals.usage
 
     async def run(self) -> engine_pb2.AttemptDone:
         """Returns when every output's end is on the bus, acknowledged.
@@ -183,13 +189,18 @@ class Execution:
             cache=self._tools.features.prefix_sharing,
             priority=self._program.priority,
         )
-        async with aclosing(steps):
-            async for last in steps:
-                output.add(last)
-        if last is None or last.finish_reason is None:
-            raise Fault(
-                errors.ENGINE_ERROR, "the output broke off", variable_id=step.outputs[index].variable_id
-            )
+        try:
+            async with aclosing(steps):
+                async for last in steps:
+                    output.add(last)
+            if last is None or last.finish_reason is None:
+                raise Fault(
+                    errors.ENGINE_ERROR, "the output broke off", variable_id=step.outputs[index].variable_id
+                )
+        except BaseException:
+            if last is not None:
+                self._account(step, index, last, len(output.token_ids), asked_ns)
+            raise
         self._account(step, index, last, len(output.token_ids), asked_ns)
         prompts.went_on(context_id, output.token_ids, output.generated_text, last)
         return await output.finish(last.finish_reason)
@@ -204,6 +215,7 @@ class Execution:
                 provenance=self._tools.provenance(),
                 seed=sampling.seed,
                 prompt_token_ids=prompts.token_ids(step.context_id),
+                spell=self._tools.backend.tokenizer.token_bytes,
                 resumed_tokens=len(step.resumed),
             )
         return OutputStream(

@@ -99,7 +99,11 @@ class OutputStream:
         sink, press = self.sink, self.press
         text = await transformed("".join(self._pieces), sink.transforms, sink.variable_id)
         record = FinalRecord(
-            variable_id=sink.variable_id, call_id=self.ref.call_id, attempt=self.ref.attempt, text=text
+            variable_id=sink.variable_id,
+            call_id=self.ref.call_id,
+            attempt=self.ref.attempt,
+            text=text,
+            finish_reason=finish_reason,
         )
         await press.writer.flush()
         if self.rollouts is not None:

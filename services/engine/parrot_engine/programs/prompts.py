@@ -13,13 +13,13 @@ from parrot_engine.backends.contexts import output_tokens
 from parrot_engine.programs.growing import GrowingValue, encoded
 from parrot_engine.programs.inputs import Inputs, InputValue
 from parrot_engine.programs.pace import Chunk, next_chunk
+from parrot_engine.programs.parts import Part
 from parrot_engine.programs.prefill import Prefill, Spent, Target
 from parrot_engine.programs.script import (
     INLINE_CHARS,
     INLINE_TRANSFORM_CHARS,
     FillStep,
     GenerateStep,
-    Part,
     Script,
     apply_transforms,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,13 +20,14 @@ PART_TOKENS: Final = 1024
 
 @dataclass(slots=True)
 class Rollouts:
-    """Collects one output's rollout and publishes it."""
+    """Collects one output's rollout and publishes it; `spell`: the bytes a token stands for."""
 
     ref: engine_pb2.AttemptRef
     variable_id: str
     provenance: common_pb2.Provenance
     seed: int | None
     prompt_token_ids: Sequence[int]
+    spell: Callable[[int], bytes]
     resumed_tokens: int = 0
     _token_ids: list[int] = field(default_factory=list)
     _logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -63,12 +64,18 @@ class Rollouts:
                 seed=self.seed,
                 prompt_token_ids=self.prompt_token_ids[cut],
                 token_ids=self._token_ids[cut],
-                logprobs=map(_message, self._logprobs[cut]),
+                token_texts=map(self.spell, self._token_ids[cut]),
+                logprobs=map(self._spelt, self._logprobs[cut]),
                 prompt_logprobs=map(_message, self._prompt_logprobs[cut]),
                 resumed_tokens=self.resumed_tokens,
                 part=index,
                 parts=count,
             )
+
+    def _spelt(self, found: TokenLogprobs) -> values_pb2.TokenLogprobs:
+        message = _message(found)
+        message.top_texts.extend(self.spell(token) for token, _ in found.top)
+        return message
 
 
 def _message(found: TokenLogprobs) -> values_pb2.TokenLogprobs:

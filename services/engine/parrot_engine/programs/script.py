@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from parrot_engine.programs.chats import ChatFills
+from parrot_engine.programs.parts import Part, check_transforms, variable_part
 from parrot_engine.text.chat import ChatFormatError, ContentPiece
 from parrot_engine.text.tokens import PromptTokenizer
 from parrot_proto.common.v1 import common_pb2
@@ -23,26 +25,13 @@ INLINE_CHARS: Final = 16_384
 """Longer texts are tokenized off the event loop."""
 
 
+INLINE_MESSAGES: Final = 16
+"""Longer chats are put into the model's format off the event loop."""
+
 INLINE_TRANSFORM_CHARS: Final = 1024
 """Longer texts are transformed off the event loop: a large pattern takes microseconds a character."""
 
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of a fill: tokens, or the variable whose text is to be tokenized.
-
-    Attributes:
-        private: one tenant's own, and not the same for everyone.
-    """
-
-    token_ids: tuple[int, ...] = ()
-    source: engine_pb2.VariableSource | None = None
-    private: bool = False
-
-    @property
-    def key(self) -> bytes:
-        """The same for every hole that the same text fills."""
-        return self.source.SerializeToString(deterministic=True) if self.source is not None else b""
+_OF_CHATS: Final = frozenset({"chat_turn", "plain_text", "variable"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +96,8 @@ async def read_script(
         Fault: `transform_failed`, or `engine_error` for a program that is not well formed.
     """
     if not share:
-        program = _unshared(program)
-    if _constant_chars(program) <= INLINE_CHARS:
+        program = _unshared(program, 0)
+    if _constant_chars(program) <= INLINE_CHARS and len(program.chat_roles) <= INLINE_MESSAGES:
         return _Reader(program, tokenizer).script()
     return await asyncio.to_thread(_Reader(program, tokenizer).script)
 
@@ -137,13 +126,13 @@ def malformed(what: str) -> Fault:
     return Fault(errors.ENGINE_ERROR, f"the program has {what}; are manager and engine of one version?")
 
 
-def _unshared(program: engine_pb2.RunProgram) -> engine_pb2.RunProgram:
-    """The program with its shared contexts under names of its own."""
+def _unshared(program: engine_pb2.RunProgram, first: int) -> engine_pb2.RunProgram:
+    """The program with its shared contexts, from one operation on, under names of its own."""
     found = engine_pb2.RunProgram()
     found.CopyFrom(program)
     ref = program.ref
     names: dict[str, str] = {}
-    for operation in found.operations:
+    for operation in found.operations[first:]:
         if operation.fill.HasField("shared"):
             shared_id = operation.fill.context_id
             names[shared_id] = f"{ref.session_id}/{ref.call_id}/{ref.attempt}/{shared_id}"
@@ -157,7 +146,8 @@ def _unshared(program: engine_pb2.RunProgram) -> engine_pb2.RunProgram:
 def _constant_chars(program: engine_pb2.RunProgram) -> int:
     chars = 0
     for operation in program.operations:
-        chars += len(operation.fill.template_text) + len(operation.generate.streamed_text)
+        chars += len(operation.fill.template_text) + len(operation.fill.plain_text)
+        chars += len(operation.generate.streamed_text)
         chars += sum(len(message.constant) + len(message.text) for message in operation.fill.chat.messages)
     return chars
 
@@ -169,12 +159,17 @@ class _Reader:
     program: engine_pb2.RunProgram
     tokenizer: PromptTokenizer
     made: set[str] = field(default_factory=set)
+    chat: ChatFills | None = None
 
     def script(self) -> Script:
-        steps = [self._step(operation) for operation in self.program.operations]
+        program = self.program
+        if program.chat_roles:
+            self.chat = ChatFills(program, self.tokenizer)
+            program = _unshared(program, self.chat.own_from())
+        steps = [self._step(number, operation) for number, operation in enumerate(program.operations)]
         return Script(_continued(steps))
 
-    def _step(self, operation: engine_pb2.Operation) -> Step:
+    def _step(self, number: int, operation: engine_pb2.Operation) -> Step:
         kind = operation.WhichOneof("kind")
         if kind is None:
             raise malformed("an operation of a kind this engine does not know")
@@ -182,32 +177,42 @@ class _Reader:
         if task.context_id not in self.made and task.parent_context_id not in ("", *self.made):
             raise malformed(f"a fork of {task.parent_context_id}, a context it did not make")
         self.made.add(task.context_id)
-        return self._fill(operation.fill) if kind == "fill" else self._generate(operation.generate)
+        return self._fill(number, operation.fill) if kind == "fill" else self._generate(operation.generate)
 
-    def _fill(self, fill: engine_pb2.Fill) -> FillStep:
+    def _fill(self, number: int, fill: engine_pb2.Fill) -> FillStep:
         return FillStep(
             fill.context_id,
             fill.parent_context_id,
-            tuple(self._parts(fill)),
+            tuple(self._parts(number, fill)),
             fill.shared if fill.HasField("shared") else None,
         )
 
-    def _parts(self, fill: engine_pb2.Fill) -> Iterable[Part]:
+    def _parts(self, number: int, fill: engine_pb2.Fill) -> Iterable[Part]:
         kind = fill.WhichOneof("content")
-        if kind == "template_text":
-            yield Part(tuple(self.tokenizer.encode_template(fill.template_text)))
+        if self.chat is not None and kind in _OF_CHATS:
+            yield from self.chat.parts(number, fill)
+        elif kind == "template_text":
+            token_ids = self.tokenizer.encode_template(fill.template_text)
+            yield Part(tuple(token_ids), private=fill.private)
+        elif kind == "plain_text":
+            yield Part(tuple(self.tokenizer.encode_value(fill.plain_text)), private=fill.private)
         elif kind == "tokens":
-            yield Part(tuple(fill.tokens.ids), private=True)
+            yield self._tokens(fill.tokens.ids)
         elif kind == "variable":
-            yield self._variable(fill.variable)
+            yield variable_part(fill.variable)
         elif kind == "chat":
             yield from self._chat(fill.chat)
         else:
             raise malformed("a fill of a kind this engine does not know")
 
-    def _variable(self, source: engine_pb2.VariableSource) -> Part:
-        _check_transforms(source.transforms, source.variable_id)
-        return Part(source=source, private=True)
+    def _tokens(self, token_ids: Sequence[int]) -> Part:
+        beyond = max(token_ids, default=0)
+        if beyond >= self.tokenizer.vocabulary_tokens:
+            raise Fault(
+                errors.INVALID_REQUEST,
+                f"token {beyond:,} is none of the model's {self.tokenizer.vocabulary_tokens:,}",
+            )
+        return Part(tuple(token_ids), private=True)
 
     def _chat(self, chat: engine_pb2.Chat) -> Iterable[Part]:
         chat_format = self.tokenizer.chat_format
@@ -227,11 +232,7 @@ class _Reader:
     def _content(self, message: engine_pb2.ChatMessage, *, strip: bool) -> Part:
         kind = message.WhichOneof("content")
         if kind == "variable":
-            source = engine_pb2.VariableSource()
-            source.CopyFrom(message.variable)
-            if strip:
-                source.transforms.append("strip")
-            return self._variable(source)
+            return variable_part(message.variable, *(("strip",) if strip else ()))
         text = message.constant if kind == "constant" else message.text
         token_ids = self.tokenizer.encode_value(text.strip() if strip else text)
         return Part(tuple(token_ids), private=kind != "constant")
@@ -239,7 +240,7 @@ class _Reader:
     def _generate(self, task: engine_pb2.Generate) -> GenerateStep:
         outputs = (task.output, *task.alternatives)
         for output in outputs:
-            _check_transforms(output.transforms, output.variable_id)
+            check_transforms(output.transforms, output.variable_id)
         if task.streamed_text and len(outputs) > 1:
             raise Fault(errors.NOT_RESUMABLE, "one of several alternatives can't go on by itself")
         return GenerateStep(
@@ -250,13 +251,6 @@ class _Reader:
             task.streamed_text,
             tuple(self.tokenizer.encode_value(task.streamed_text)) if task.streamed_text else (),
         )
-
-
-def _check_transforms(names: Sequence[str], variable_id: str) -> None:
-    try:
-        transforms.parse_transforms(names)
-    except TransformError as error:
-        raise Fault(errors.TRANSFORM_FAILED, str(error), variable_id=variable_id) from None
 
 
 def _continued(steps: list[Step]) -> tuple[Step, ...]:

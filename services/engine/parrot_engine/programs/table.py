@@ -12,13 +12,14 @@ import functools
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
 from parrot_engine.backends.base import BackendDeadError, BackendError, UnsupportedError
 from parrot_engine.programs.execution import Execution
 from parrot_engine.programs.tools import Tools
+from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
@@ -45,6 +46,21 @@ class _Running:
     telling: asyncio.Task[None] | None = None
 
 
+class Running(Protocol):
+    """A program that has been taken up."""
+
+    def __init__(
+        self, tools: Tools, program: engine_pb2.RunProgram, arrived_ns: int, mark: Mark | None = None
+    ) -> None: ...
+
+    @property
+    def usage(self) -> common_pb2.Usage:
+        """What it used so far."""
+
+    async def run(self) -> engine_pb2.AttemptDone:
+        """Returns when it is done; see `Execution.run`."""
+
+
 def key_of(ref: engine_pb2.AttemptRef) -> Key:
     """An attempt as something to look it up by."""
     return ref.session_id, ref.call_id, ref.attempt
@@ -53,8 +69,10 @@ def key_of(ref: engine_pb2.AttemptRef) -> Key:
 class Programs:
     """Starts, cancels and drains programs. Use within one event loop."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: Tools, execution: type[Running] = Execution) -> None:
+        """`execution`: what a program is here, once it is taken up."""
         self._tools = tools
+        self._execution = execution
         self._programs: dict[Key, _Running] = {}
         self._draining = False
 
@@ -178,30 +196,36 @@ class Programs:
     async def _outcome(
         self, program: engine_pb2.RunProgram, arrived_ns: int, mark: Mark | None
     ) -> engine_pb2.AttachRequest:
+        execution: Running | None = None
         try:
             self._check(program)
-            execution = Execution(self._tools, program, arrived_ns, mark)
+            execution = self._execution(self._tools, program, arrived_ns, mark)
             return engine_pb2.AttachRequest(done=await execution.run())
-        except Fault as fault:
-            return _failed(program.ref, fault)
-        except FencedError:
-            if mark is not None:
-                self._tools.press.marks.refuse(mark)
-            why = f"engine {self._tools.engine_id} was given up while it ran the call"
-            return _failed(program.ref, Fault(errors.ENGINE_LOST, why))
         except BackendDeadError:
             raise
-        except UnsupportedError as error:
-            # What was asked for is at fault, and will be at every engine like this one.
-            return _failed(program.ref, Fault(errors.INVALID_SAMPLING, str(error)))
-        except BackendError as error:
-            return _failed(program.ref, Fault(errors.ENGINE_ERROR, f"the engine could not run it: {error}"))
-        # The last resort: a bug ends its own program, is logged, and ends no other's.
-        except Exception:
-            log.exception("program failed", **_names(program.ref))
-            return _failed(
-                program.ref, Fault(errors.ENGINE_ERROR, "an unexpected error; the engine's log has it")
+        except Exception as error:  # noqa: BLE001 - a bug ends its own program, is logged, and ends no other's
+            event = _failed(program.ref, self._fault_of(error, program.ref, mark))
+            if execution is not None:
+                event.failed.usage.CopyFrom(execution.usage)
+            return event
+
+    def _fault_of(self, error: Exception, ref: engine_pb2.AttemptRef, mark: Mark | None) -> Fault:
+        """Why a program failed, as it is told."""
+        if isinstance(error, Fault):
+            return error
+        if isinstance(error, FencedError):
+            if mark is not None:
+                self._tools.press.marks.refuse(mark)
+            return Fault(
+                errors.ENGINE_LOST, f"engine {self._tools.engine_id} was given up while it ran the call"
             )
+        if isinstance(error, UnsupportedError):
+            # What was asked for is at fault, and will be at every engine like this one.
+            return Fault(errors.INVALID_SAMPLING, str(error))
+        if isinstance(error, BackendError):
+            return Fault(errors.ENGINE_ERROR, f"the engine could not run it: {error}")
+        log.error("program failed", exc_info=error, **_names(ref))
+        return Fault(errors.ENGINE_ERROR, "an unexpected error; the engine's log has it")
 
     def _check(self, program: engine_pb2.RunProgram) -> None:
         served = self._tools.backend.info.model

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from parrot_engine.backends.base import ModelInfo, Sampling
-from parrot_engine.programs.script import FillStep, GenerateStep, Part, Script
+from parrot_engine.programs.parts import Part
+from parrot_engine.programs.script import FillStep, GenerateStep, Script
 from parrot_engine.sampling import Guide, GuideKind
 from parrot_engine.text.tokens import PromptTokenizer
 from parrot_proto.common.v1 import common_pb2

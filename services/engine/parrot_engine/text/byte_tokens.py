@@ -35,6 +35,10 @@ class ByteTokenizer(PromptTokenizer):
         return frozenset(_SPELLING)
 
     @property
+    def vocabulary_tokens(self) -> int:
+        return 256 + len(CONTROL)
+
+    @property
     def chat_format(self) -> ChatFormat:
         return self._chat_format
 
@@ -51,5 +55,7 @@ class ByteTokenizer(PromptTokenizer):
         return CharEncoder(self.encode_value)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        data = b"".join(_SPELLING.get(token) or bytes([token]) for token in token_ids)
-        return data.decode(errors="replace")
+        return b"".join(map(self.token_bytes, token_ids)).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return _SPELLING.get(token_id) or bytes([token_id])

@@ -103,6 +103,16 @@ class ChatFormat:
                 raise ChatFormatError(f"message {index} has the role {role[:80]!r}, which is no role's name")
         return self._remembered(tuple(roles), add_generation_prompt, date.today())
 
+    def text(self, roles: Sequence[str], contents: Sequence[str]) -> str:
+        """Messages as the template itself writes them, without the beginning of an answer.
+
+        For comparisons: what it does to contents is not looked at, as `segments` does.
+
+        Raises:
+            ChatFormatError: the template refuses these roles, or fails.
+        """
+        return self._render(roles, contents, prompt=False)
+
     @cached_property
     def _template(self) -> ChatTemplate:
         return ChatTemplate(self._source)
@@ -223,8 +233,11 @@ class _StandIn:
         return _Slot(self.before + self.core + self.after)
 
 
+_SPACES: Final = bytes(b" \t\v\f"[byte % 4] for byte in range(256))
+
+
 def _random_space() -> str:
-    return "".join(secrets.choice(" \t\v\f") for _ in range(32))
+    return secrets.token_bytes(32).translate(_SPACES).decode("ascii")
 
 
 def _cut(output: str, stand_ins: Sequence[_StandIn]) -> tuple[ChatPiece, ...]:

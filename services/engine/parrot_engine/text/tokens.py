@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from parrot_engine.text.chat import ChatFormat, ChatFormatError
 from parrot_engine.text.encoder_plan import EncoderPlan
 from parrot_engine.text.incremental import IncrementalEncoder
+from parrot_engine.text.spelling import Spelling
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -43,6 +44,11 @@ class PromptTokenizer(ABC):
 
     @property
     @abstractmethod
+    def vocabulary_tokens(self) -> int:
+        """How many tokens there are; they are numbered from 0."""
+
+    @property
+    @abstractmethod
     def chat_format(self) -> ChatFormat | None:
         """How the model wants chats; None: it was not made for them."""
 
@@ -61,6 +67,10 @@ class PromptTokenizer(ABC):
     @abstractmethod
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, control tokens spelt out."""
+
+    @abstractmethod
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of UTF-8 one token stands for, possibly a part of a character; a control token's name."""
 
     def start_prompt(self, token_ids: list[int]) -> list[int]:
         """A root context's first tokens with `bos_ids` in front, once."""
@@ -89,6 +99,7 @@ class ModelTokenizer(PromptTokenizer):
         self._value = _build(value_spec)
         self._growing = EncoderPlan(value_spec, self._value, _build, _encode)
         self._bos = _bos_ids(self._template, config)
+        self._spelling = Spelling(spec)
         self._chat_format = chat_format
 
     @classmethod
@@ -118,6 +129,10 @@ class ModelTokenizer(PromptTokenizer):
         return self._control
 
     @property
+    def vocabulary_tokens(self) -> int:
+        return int(self._template.get_vocab_size(with_added_tokens=True))
+
+    @property
     def chat_format(self) -> ChatFormat | None:
         return self._chat_format
 
@@ -132,6 +147,10 @@ class ModelTokenizer(PromptTokenizer):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._template.decode(list(token_ids), skip_special_tokens=False))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        piece = self._template.id_to_token(token_id) or ""
+        return piece.encode() if token_id in self._control else self._spelling.bytes_of(piece)
 
 
 def _build(spec: dict[str, Any]) -> Tokenizer:

@@ -18,6 +18,10 @@ class TextTokens(ByteTokenizer):
     def control_ids(self) -> frozenset[int]:
         return frozenset()
 
+    @property
+    def vocabulary_tokens(self) -> int:
+        return 256
+
     def encode_template(self, text: str) -> list[int]:
         return self.encode_value(text)
 
