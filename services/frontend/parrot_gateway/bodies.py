@@ -38,7 +38,7 @@ class StrictRoute(APIRoute):
 
         async def handle_strictly(request: Request) -> Response:
             if takes_body:
-                raw = await _read(request)
+                raw = await read_body(request)
                 # Where starlette keeps what it read; FastAPI takes it from there.
                 request._body = raw
                 if raw:
@@ -113,7 +113,12 @@ def _texts(value: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
                 todo.append(((*path, key), item))
 
 
-async def _read(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
+    """A request's body, as far as it may be large.
+
+    Raises:
+        Fault: `too_large`.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > DRAINED_BYTES:
         raise too_large("body", int(declared), limits.BODY_BYTES)

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Header, Query
 
-from parrot_gateway.models import CriteriaKind
+from parrot_gateway.sent import CriteriaKind
 from parrot_proto.manager.v1 import manager_pb2
-from parrot_runtime import errors
+from parrot_runtime import errors, limits
 from parrot_runtime.errors import Fault
 
 KEY_CHARS: Final = 200
@@ -39,20 +39,25 @@ def _wanted(
         CriteriaKind | None,
         Query(description="what this reader wants of the variable; stricter than before hastens it"),
     ] = None,
-    deadline_unix_ms: Annotated[int, Query(ge=0, description="for criteria=deadline: when")] = 0,
+    deadline_unix_ms: Annotated[
+        int, Query(ge=0, le=limits.UNIX_MS, description="for criteria=deadline: when")
+    ] = 0,
 ) -> manager_pb2.Criteria | None:
     return criteria_of(criteria, deadline_unix_ms)
 
 
-def criteria_of(kind: CriteriaKind | None, deadline_unix_ms: int) -> manager_pb2.Criteria | None:
-    """What a reader wants, for the manager; None: it does not say.
+def criteria_of(
+    kind: CriteriaKind | None, deadline_unix_ms: int, at: str = ""
+) -> manager_pb2.Criteria | None:
+    """What a reader wants, for the manager; None: it does not say. `at`: where it stands in the request.
 
     Raises:
         Fault: `invalid_request`, for a deadline without a time, or a time without a deadline.
     """
     if (kind == "deadline") != (deadline_unix_ms > 0):
+        field = f"{at}.deadline_unix_ms" if at else "deadline_unix_ms"
         raise Fault(
-            errors.INVALID_REQUEST, "a deadline has a time, and nothing else has", field="deadline_unix_ms"
+            errors.INVALID_REQUEST, f"{field}: a deadline has a time, and nothing else has", field=field
         )
     if kind is None:
         return None

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import structlog
 import uvicorn
 
-from parrot_gateway.app import create_app
+from parrot_gateway.app import admission_of, create_app
 from parrot_gateway.closing import Closing
-from parrot_gateway.gateway import Gateway
+from parrot_gateway.doors.connections import impatient_protocol
+from parrot_gateway.doors.door import Admission
+from parrot_gateway.gateway import DEFAULT_TENANT, Gateway
 from parrot_gateway.manager_client import ManagerClient
 from parrot_gateway.managers import Managers
+from parrot_gateway.session_events import stored_values
+from parrot_gateway.session_news import renderer
 from parrot_gateway.settings import GatewaySettings
 from parrot_runtime import errors, rpc
 from parrot_runtime.errors import Fault
+from parrot_runtime.hosts import is_loopback
 from parrot_runtime.lifecycle import Stop, run_service
 from parrot_runtime.values.bus import connected
 from parrot_runtime.values.reader import Feeds
+from parrot_runtime.values.session_log import SessionLogs
 
 KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections, so that they close them and not we."""
@@ -45,31 +51,44 @@ async def serve(settings: GatewaySettings, stop: Stop, on_ready: Callable[[str],
     """Serves until `stop` is set; `on_ready` gets the URL.
 
     Raises:
-        Fault: `unavailable`: the address is taken, or the manager or NATS does not answer.
+        Fault: `unavailable`: the address is taken, or the manager or NATS does not answer;
+            `invalid_request`: others are let in without keys.
     """
-    with _listening(settings.host, settings.port) as listener:
+    _check_door(settings)
+    with _listening(settings.host, settings.port, settings.unread_s) as listener:
         addresses = rpc.addresses_of(settings.manager_address)
         managers = Managers(addresses, settings.takeover_wait_s)
         try:
             await rpc.wait_any_ready(addresses, "manager", settings.connect_timeout_s)
             async with connected(settings.nats_url, "parrot-gateway", settings.connect_timeout_s) as bus:
-                gateway = Gateway(settings, ManagerClient(managers), bus, Feeds(bus), Closing())
-                await _serve_http(gateway, listener, stop, on_ready)
+                client = ManagerClient(managers, DEFAULT_TENANT)
+                logs = SessionLogs(bus, renderer, stored_values(client))
+                gateway = Gateway(settings, client, bus, Feeds(bus), Closing(), logs)
+                admission = admission_of(gateway)
+                try:
+                    await _serve_http(gateway, admission, listener, stop, on_ready)
+                finally:
+                    await admission.close()
         finally:
             await managers.close()
 
 
 async def _serve_http(
-    gateway: Gateway, listener: socket.socket, stop: Stop, on_ready: Callable[[str], None] | None
+    gateway: Gateway,
+    admission: Admission,
+    listener: socket.socket,
+    stop: Stop,
+    on_ready: Callable[[str], None] | None,
 ) -> None:
     settings = gateway.settings
     server = _Server(
         uvicorn.Config(
-            create_app(gateway),
+            create_app(gateway, admission),
             log_config=None,
             access_log=False,
             lifespan="off",
             ws="none",
+            http=impatient_protocol(settings.head_s),
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=settings.stop_s,
@@ -81,7 +100,12 @@ async def _serve_http(
     stopping = asyncio.create_task(stop.wait(), name="stop")
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{host}:{listener.getsockname()[1]}"
-    _warn_of_open_door(settings.host)
+    if not settings.keys:
+        log.warning(
+            "DEVELOPMENT: NO KEYS ARE ASKED FOR: whoever reaches this machine's loopback can use the server "
+            "and read every session; turn keys on (--keys) to serve anybody else",
+            host=settings.host,
+        )
     stop.begun()
     log.info("ready", url=url)
     if on_ready is not None:
@@ -103,7 +127,7 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def _listening(host: str, port: int, unread_s: float) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -112,17 +136,22 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
             errors.UNAVAILABLE, f"can't listen on {host}:{port} ({error.strerror}); choose another --port"
         ) from None
     with listener:
+        if sys.platform == "linux":
+            # Its connections inherit it. A stream that nobody reads would else wait for ever.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(unread_s * 1e3))
         yield listener
 
 
-def _warn_of_open_door(host: str) -> None:
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        log.warning(
-            "THE DOOR IS OPEN: no keys are checked, so whoever reaches this address can use the server "
-            "and read its sessions; listen on 127.0.0.1 unless the network is closed",
-            host=host,
+def _check_door(settings: GatewaySettings) -> None:
+    """Refuses to open a door without keys to a network.
+
+    Raises:
+        Fault: `invalid_request`.
+    """
+    if not settings.keys and not is_loopback(settings.host):
+        raise Fault(
+            errors.INVALID_REQUEST,
+            f"--host {settings.host} lets others in, and no keys are asked for: turn them on (--keys, and "
+            "`parrot keys create` makes one), or listen on 127.0.0.1",
+            field="host",
         )

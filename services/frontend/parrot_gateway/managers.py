@@ -20,7 +20,9 @@ import structlog
 from grpc import aio
 
 from parrot_proto.manager.v1 import manager_pb2 as pb
+from parrot_proto.manager.v1 import tenants_pb2
 from parrot_proto.manager.v1.manager_pb2_grpc import ManagerServiceStub
+from parrot_proto.manager.v1.tenants_pb2_grpc import TenantServiceStub
 from parrot_runtime import errors, rpc
 from parrot_runtime.errors import Fault
 
@@ -31,6 +33,15 @@ HANG_UP_S: Final = 60.0
 """As long as anything that is asked may take."""
 LOOK_AGAIN_S: Final = 2.0
 """A dead manager's sessions are taken over within about as long."""
+
+_STUBS: Final[dict[str, Any]] = {
+    method.name: stub
+    for service, stub in (
+        (pb.DESCRIPTOR.services_by_name["ManagerService"], ManagerServiceStub),
+        (tenants_pb2.DESCRIPTOR.services_by_name["TenantService"], TenantServiceStub),
+    )
+    for method in service.methods
+}
 
 log = structlog.get_logger()
 
@@ -135,7 +146,7 @@ class Managers:
 
     async def _ask_one(self, method: str, request: Any, timeout_s: float, shard: int | None) -> Any:
         address = self._home(shard)
-        stub: Any = ManagerServiceStub(self._channel(address))
+        stub: Any = _STUBS[method](self._channel(address))
         call: Awaitable[Any] = getattr(stub, method)(
             request, timeout=timeout_s, metadata=rpc.outgoing_metadata()
         )

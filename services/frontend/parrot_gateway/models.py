@@ -4,32 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
+from pydantic import BaseModel, Field
 
-from parrot_gateway.sampling import SamplingSettings
-from parrot_gateway.sent import Sent, TextList
+from parrot_gateway.sent import NewCriteria, Sent
 from parrot_runtime import limits
 
 SESSION_S = 86_400
-
-
-def _direction(given: object) -> object:
-    if isinstance(given, bool):
-        return "in" if given else "out"
-    return {"input": "in", "output": "out"}.get(given, given) if isinstance(given, str) else given
-
-
-CriteriaKind = Literal["latency", "throughput", "deadline", "ttft"]
-
-
-class NewCriteria(Sent):
-    """What is wanted of outputs."""
-
-    kind: CriteriaKind = Field(
-        description="latency: the whole soon; throughput: sometime, at little cost; deadline: the whole by a "
-        "time; ttft: the first token soon"
-    )
-    deadline_unix_ms: int = Field(default=0, ge=0, description="for a deadline: when")
 
 
 class NewSession(Sent):
@@ -48,66 +28,6 @@ class NewSession(Sent):
         default=None, description="for outputs whose reader says nothing else; latency by default"
     )
     lazy: bool = Field(default=False, description="calls run only when somebody reads what they lead to")
-
-
-class NewPlaceholder(Sent):
-    """What stands in for a hole of the template."""
-
-    name: str = Field(description="the hole's name", examples=["task"])
-    in_out: Annotated[
-        Literal["in", "out"],
-        BeforeValidator(_direction, json_schema_input_type=Literal["in", "out", "input", "output"] | bool),
-    ] = Field(description='"in" or "out"; "input" and true read as "in", "output" and false as "out"')
-    semantic_var_id: str | None = Field(
-        default=None,
-        description="in: the variable to read; out: the id of the variable to make, by default a new one",
-    )
-    value: str | None = Field(default=None, description="in: a text, instead of a variable")
-    transforms: TextList = Field(
-        default_factory=list,
-        description="applied to the whole text, in order: strip, first_line, lower, upper, "
-        "split:<separator>:<index>, regex:<pattern> (RE2; the group named value, or the first, or all of "
-        "the match), json:<path>, join:<separator>. An output that has some is not streamed.",
-        examples=[["strip"], ["regex:(?s)```json\\n(.*?)```", "json:answers[0].text"]],
-    )
-    sampling: SamplingSettings | None = Field(default=None, description="out: how it is generated")
-
-
-class NewCall(Sent):
-    """A semantic function call."""
-
-    prompt: str = Field(
-        description="the template: {{name}}, {{input:name}} or {{output:name}} is a hole, "
-        "{{'{{'}} stands for two literal braces",
-        examples=["Summarize: {{input:text}}\nSummary: {{output:summary}}"],
-    )
-    placeholders: list[NewPlaceholder] = Field(description="one for each name in the template")
-    name: str = Field(default="", description="the function's name; for people and statistics")
-    model: str = Field(default="", description="the model to use; empty: any")
-
-
-class NewValue(Sent):
-    """A variable that gets its value with a batch."""
-
-    semantic_var_id: str
-    value: str
-    name: str = ""
-
-
-class NewBatch(Sent):
-    """Calls that are accepted together, or not at all."""
-
-    calls: list[NewCall]
-    variables: list[NewValue] = Field(default_factory=list)
-
-
-def _shape(given: object) -> str:
-    return "single" if isinstance(given, dict) and "prompt" in given and "calls" not in given else "batch"
-
-
-NewCalls = Annotated[
-    Annotated[NewBatch, Tag("batch")] | Annotated[NewCall, Tag("single")], Discriminator(_shape)
-]
 
 
 class VariableValue(Sent):
@@ -235,6 +155,26 @@ class CallResource(BaseModel):
     objective: Objective | None
     placement: str = Field(description="why its last attempt went where it went")
     block_id: str = Field(description="the block it is an instance of; empty: none")
+    native: str = Field(
+        description='who runs its code: "client", whose worker is the engine then, or "sandbox"; empty: it '
+        "has none, and a model makes its outputs"
+    )
+
+
+class BlockResource(BaseModel):
+    """A block and how far it came. Its instances are calls with its `block_id`."""
+
+    id: str
+    name: str
+    kind: Literal["map", "loop", "select"]
+    state: str = Field(description="waiting, running, done, failed or cancelled, which a skipped one is too")
+    inputs: list[Edge] = Field(description="variables of the session it depends on, with where it says so")
+    outputs: list[Edge]
+    instances: int = Field(description="items of a map, or rounds of a loop that have begun")
+    error: ProblemMembers
+    accepted_unix_ms: int
+    unfolded_unix_ms: int | None = Field(description="when its first instance came")
+    ended_unix_ms: int | None
 
 
 class VariableSummary(BaseModel):
@@ -259,9 +199,10 @@ class VariableResource(VariableSummary):
 
 
 class SessionGraph(SessionResource):
-    """A session with its calls and variables."""
+    """A session with its calls, blocks and variables."""
 
     calls: list[CallResource]
+    blocks: list[BlockResource]
     variables: list[VariableSummary]
 
 
@@ -281,10 +222,20 @@ class AcceptedCall(BaseModel):
     placeholders: list[PlaceholderResource]
 
 
+class AcceptedBlock(BaseModel):
+    """A block that was accepted."""
+
+    id: str
+    name: str
+    kind: Literal["map", "loop", "select"]
+    outputs: list[Edge]
+
+
 class AcceptedCalls(BaseModel):
-    """The calls of a request, in its order."""
+    """The calls and blocks of a request, each in its order."""
 
     calls: list[AcceptedCall]
+    blocks: list[AcceptedBlock]
 
 
 class CancelledCalls(BaseModel):

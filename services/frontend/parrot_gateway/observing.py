@@ -10,9 +10,10 @@ from opentelemetry import context as otel_context
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from parrot_gateway.problems import problem_response
+from parrot_gateway.problems import answer_of
 from parrot_runtime import errors, telemetry
 from parrot_runtime.errors import Fault
+from parrot_runtime.ids import is_session_id
 
 log = structlog.get_logger()
 
@@ -56,11 +57,17 @@ class Observed:
     async def _answer(self, status: int, scope: Scope, receive: Receive, send: Send) -> None:
         if not status:
             fault = Fault(errors.INTERNAL, "an unexpected error; the gateway's log has it")
-            await problem_response(fault)(scope, receive, send)
+            await answer_of(scope["path"], fault)(scope, receive, send)
 
 
 def _route(scope: Scope) -> str:
     return getattr(scope.get("route"), "path", "")
+
+
+def _session_of(scope: Scope) -> str:
+    """The session a path names; what has not the form of one may be anything, a secret too."""
+    session_id = str(scope.get("path_params", {}).get("session_id", ""))
+    return session_id if is_session_id(session_id) else ""
 
 
 def _describe(span: Any, scope: Scope, status: int) -> None:
@@ -69,9 +76,8 @@ def _describe(span: Any, scope: Scope, status: int) -> None:
     span.set_attribute("http.request.method", scope["method"])
     span.set_attribute("http.route", route)
     span.set_attribute("http.response.status_code", status)
-    session_id = scope.get("path_params", {}).get("session_id")
-    if session_id and route:
-        span.set_attribute("parrot.session_id", str(session_id)[:64])
+    if route and (session_id := _session_of(scope)):
+        span.set_attribute("parrot.session_id", session_id)
     if status >= 500:
         span.set_status(Status(StatusCode.ERROR))
 
@@ -81,9 +87,8 @@ def _log(scope: Scope, status: int, seconds: float, trace_id: str) -> None:
     quiet = route in _QUIET and status < 400
     fault = scope.get("parrot.fault")
     fields: dict[str, object] = {"problem": fault.kind.type} if isinstance(fault, Fault) else {}
-    session_id = scope.get("path_params", {}).get("session_id")
-    if session_id:
-        fields["session_id"] = str(session_id)[:64]
+    if session_id := _session_of(scope):
+        fields["session_id"] = session_id
     if trace_id:
         fields["trace_id"] = trace_id
     write = log.debug if quiet else log.info

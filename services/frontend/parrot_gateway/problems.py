@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,13 +14,15 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
+from parrot_gateway.openai import errors as openai_errors
+from parrot_gateway.prototype import errors as prototype_errors
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 
 TYPE_PREFIX: Final = "urn:parrot:problem:"
 MEDIA_TYPE: Final = "application/problem+json"
-BODY_TAGS: Final = frozenset({"batch", "single"})
-"""Names of the shapes a body may have; they stand in the path of an error, and are no field."""
+_TAG: Final = re.compile(r"<[a-z_]+>")
+"""Names of the shapes a part of a body may have; they stand in the path of an error, and are no field."""
 FIELD_CHARS: Final = 200
 
 
@@ -41,14 +44,27 @@ def problem_of(fault: Fault) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value != ""}
 
 
-def problem_response(fault: Fault, headers: dict[str, str] | None = None) -> Response:
-    """The answer to a request that failed."""
+def problem_response(
+    fault: Fault, headers: dict[str, str] | None = None, more: Mapping[str, str] | None = None
+) -> Response:
+    """The answer to a request that failed; `more`: further members of the document."""
     headers = dict(headers or {})
     if fault.retry_after_ms:
         headers["Retry-After"] = str(math.ceil(fault.retry_after_ms / 1000))
     return Response(
-        json.dumps(problem_of(fault)), status_code=fault.kind.http, headers=headers, media_type=MEDIA_TYPE
+        json.dumps(problem_of(fault) | dict(more or {})),
+        status_code=fault.kind.http,
+        headers=headers,
+        media_type=MEDIA_TYPE,
     )
+
+
+def answer_of(path: str, fault: Fault, headers: dict[str, str] | None = None) -> Response:
+    """The answer to a request of a path that failed, in the words of the API the path is of."""
+    if openai_errors.is_openai(path):
+        return openai_errors.error_response(fault, headers)
+    more = prototype_errors.members(fault) if prototype_errors.is_prototype(path) else None
+    return problem_response(fault, headers, more)
 
 
 def install(app: FastAPI) -> None:
@@ -57,7 +73,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Fault)
     async def on_fault(request: Request, fault: Fault) -> Response:
         request.scope["parrot.fault"] = fault
-        return problem_response(fault)
+        return answer_of(request.url.path, fault)
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(request: Request, error: RequestValidationError) -> Response:
@@ -70,7 +86,7 @@ def install(app: FastAPI) -> None:
             headers["Allow"] = _allowed(request)
         fault = _fault_of_status(error.status_code, headers)
         request.scope["parrot.fault"] = fault
-        return problem_response(fault, headers)
+        return answer_of(request.url.path, fault, headers)
 
 
 def invalid(found: Sequence[Any]) -> Fault:
@@ -87,9 +103,8 @@ def field_path(location: Sequence[str | int]) -> str:
     parts = (
         list(location[1:]) if location and location[0] in {"body", "query", "path", "header"} else location
     )
-    if parts and parts[0] in BODY_TAGS:
-        parts = parts[1:]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    named = [part for part in parts if isinstance(part, int) or not _TAG.fullmatch(part)]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in named)
     return path.removeprefix(".")[:FIELD_CHARS] or "body"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from parrot_gateway import models
 from parrot_gateway.problems import problem_of
+from parrot_gateway.wording import reworded
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime.errors import Fault
@@ -18,10 +19,11 @@ def session(found: manager_pb2.Session) -> models.SessionResource:
 
 
 def graph(found: manager_pb2.GetSessionResponse) -> models.SessionGraph:
-    """A session with its calls and variables."""
+    """A session with its calls, blocks and variables."""
     return models.SessionGraph(
         **_session(found.session),
         calls=[_call(call) for call in found.calls],
+        blocks=[_block(block) for block in found.blocks],
         variables=[summary(variable) for variable in found.variables],
     )
 
@@ -84,8 +86,8 @@ def _call(found: manager_pb2.Call) -> models.CallResource:
         name=found.name,
         model=found.model,
         state=_state(common_pb2.CallState.Name(found.state)),
-        inputs=_edges(found.inputs),
-        outputs=_edges(found.outputs),
+        inputs=edges(found.inputs),
+        outputs=edges(found.outputs),
         error=failure(found.failure),
         engine=found.engine_id,
         attempt=found.attempt,
@@ -103,6 +105,29 @@ def _call(found: manager_pb2.Call) -> models.CallResource:
         objective=_objective(found.objective),
         placement=found.placement,
         block_id=found.block_id,
+        native=found.native,
+    )
+
+
+def _block(found: manager_pb2.Block) -> models.BlockResource:
+    # Validated, for its kind comes as a text.
+    return models.BlockResource.model_validate(
+        {
+            "id": found.id,
+            "name": found.name,
+            "kind": found.kind,
+            "state": _state(manager_pb2.BlockState.Name(found.state)),
+            "inputs": edges(
+                manager_pb2.Edge(name=reworded(edge.name), variable_id=edge.variable_id)
+                for edge in found.inputs
+            ),
+            "outputs": edges(found.outputs),
+            "instances": found.instances,
+            "error": failure(found.failure),
+            "accepted_unix_ms": found.accepted_unix_ms,
+            "unfolded_unix_ms": found.unfolded_unix_ms or None,
+            "ended_unix_ms": found.ended_unix_ms or None,
+        }
     )
 
 
@@ -173,7 +198,7 @@ def variable_state(found: manager_pb2.Variable) -> str:
     return _state(common_pb2.VariableState.Name(found.state))
 
 
-def _edges(found: Iterable[manager_pb2.Edge]) -> list[models.Edge]:
+def edges(found: Iterable[manager_pb2.Edge]) -> list[models.Edge]:
     return [models.Edge(name=edge.name, semantic_var_id=edge.variable_id) for edge in found]
 
 

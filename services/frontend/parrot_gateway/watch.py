@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from parrot_gateway.manager_client import TENANT, ManagerClient
+from parrot_gateway.manager_client import ManagerClient
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors
@@ -33,6 +33,7 @@ ENDS: Final = frozenset(
 )
 FIRST_RECHECK_S: Final = 0.25
 """The first text may have passed just before the bus was listened to, and the manager not know yet."""
+LONGEST_RECHECK_S: Final = 60.0
 CONFIRM_S: Final = 5.0
 """How long one question waits for the manager to have stored an end; then it is asked anew."""
 ASK_AGAIN_S: Final = 0.25
@@ -42,10 +43,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The variable's end, as the manager has it; `text` is set when it is ready."""
+    """The variable's end, as the manager has it; `text` is set when it is ready.
+
+    Attributes:
+        usage: of the call that made it.
+    """
 
     variable: manager_pb2.Variable
     text: str | None
+    usage: common_pb2.Usage
 
 
 class Watch(Protocol):
@@ -80,17 +86,33 @@ async def watching(
     `criteria`: what the reader wants of the variable.
 
     Raises:
-        Fault: `not_found`; `unavailable`; `invalid_request` when a value that is complete has no such
-            offset.
+        Fault: `not_found`; `unavailable`; `invalid_request` when the variable has no such offset.
     """
     got = await manager.get_variable(session_id, variable_id, criteria=criteria)
     if got.variable.state in ENDS:
         yield _Known(got, offset_bytes)
         return
-    async with feeds.session(TENANT, session_id) as feed:
+    async with feeds.session(manager.tenant, session_id) as feed:
         live = _Live(manager, feed, session_id, got.variable, offset_bytes=offset_bytes, recheck_s=recheck_s)
         await live.refresh(patient=True)
+        await live.check(offset_bytes)
         yield live
+
+
+@asynccontextmanager
+async def watching_accepted(
+    manager: ManagerClient, feeds: Feeds, session_id: str, variable_id: str, *, recheck_s: float
+) -> AsyncIterator[Watch]:
+    """A watch of an output whose call was accepted: nobody is asked whether it is there.
+
+    What passed before the bus is listened to is found by the watch's first look, which is its first act.
+
+    Raises:
+        Fault: `unavailable`, when the bus can't be reached.
+    """
+    async with feeds.session(manager.tenant, session_id) as feed:
+        variable = manager_pb2.Variable(id=variable_id, state=common_pb2.VARIABLE_STATE_PENDING)
+        yield _Live(manager, feed, session_id, variable, offset_bytes=0, recheck_s=recheck_s)
 
 
 class _Known:
@@ -100,8 +122,7 @@ class _Known:
         self.variable = got.variable
         self._end = _ended(got)
         data = (self._end.text or "").encode()
-        if self._end.text is not None:
-            _check_offset(data, offset_bytes, self.variable.id)
+        _check_end(self._end, offset_bytes)
         self._rest = data[offset_bytes:].decode()
         self._offset_bytes = offset_bytes
 
@@ -131,6 +152,7 @@ class _Live:
         self._recheck_s = recheck_s
         self._pause_s = min(FIRST_RECHECK_S, recheck_s)
         self._recheck_at = 0.0
+        self._reconnects = feed.reconnects
         self._heard: FinalRecord | None = None
         self._end: Ended | None = None
 
@@ -142,6 +164,22 @@ class _Live:
                 return news
         return None
 
+    async def check(self, offset_bytes: int) -> None:
+        """Refuses an offset that is none of the variable's, as far as that can be known.
+
+        Raises:
+            Fault: `invalid_request`.
+        """
+        if self._end is not None:
+            _check_end(self._end, offset_bytes)
+            return
+        reach_bytes = await self._feed.reach_bytes(self.variable.id, offset_bytes) if offset_bytes else None
+        if reach_bytes is None:
+            return
+        # A variable that is being written, and of which nothing is on the bus: that has gone with its age.
+        if reach_bytes or self.variable.state != common_pb2.VARIABLE_STATE_STREAMING:
+            raise _no_offset(offset_bytes, f"lies beyond the {reach_bytes} bytes so far", self.variable.id)
+
     async def refresh(self, *, patient: bool = False) -> None:
         """Asks the manager, and tells the feed of an end it may have missed.
 
@@ -151,7 +189,9 @@ class _Live:
             Fault: the manager's.
         """
         self._recheck_at = time.monotonic() + self._pause_s
-        self._pause_s = self._recheck_s
+        # A variable that was silent for long is likely to be so for longer.
+        self._pause_s = min(max(2 * self._pause_s, self._recheck_s), LONGEST_RECHECK_S)
+        self._reconnects = self._feed.reconnects
         got = await self._manager.get_variable(self._session_id, self.variable.id, patient=patient)
         self.variable = got.variable
         if got.variable.state in ENDS:
@@ -164,12 +204,13 @@ class _Live:
         silent_s = max(self._recheck_at - time.monotonic(), 0.0)
         news = await self._hear(min(left_s, silent_s))
         if isinstance(news, Chunk):
+            self._pause_s = self._recheck_s
             self._recheck_at = time.monotonic() + self._recheck_s
             return news
         if news is not None:
             self._heard = news.record
             return self._end
-        if time.monotonic() >= self._recheck_at:
+        if time.monotonic() >= self._recheck_at or self._feed.reconnects != self._reconnects:
             await self._try(self.refresh())
         return None
 
@@ -203,7 +244,7 @@ class _Live:
         if ready and heard is None:
             await self.refresh()
         else:
-            self._end = Ended(got.variable, heard if ready else None)
+            self._end = Ended(got.variable, heard if ready else None, got.usage)
 
     async def _try(self, asking: Awaitable[None]) -> None:
         """Asks the manager; one that can't be reached is asked again later."""
@@ -218,7 +259,7 @@ class _Live:
 
 def _ended(got: manager_pb2.GetVariableResponse) -> Ended:
     ready = got.variable.state == common_pb2.VARIABLE_STATE_READY
-    return Ended(got.variable, got.value if ready else None)
+    return Ended(got.variable, got.value if ready else None, got.usage)
 
 
 def _record_of(end: Ended) -> FinalRecord:
@@ -230,14 +271,18 @@ def _record_of(end: Ended) -> FinalRecord:
     return FinalRecord(variable.id, cancelled=variable.failure.message or "cancelled")
 
 
-def _check_offset(data: bytes, offset_bytes: int, variable_id: str) -> None:
-    if offset_bytes > len(data):
-        reason = f"lies beyond the value's {len(data)} bytes"
-    elif offset_bytes < len(data) and data[offset_bytes] & 0xC0 == 0x80:
-        reason = "lies within a character"
-    else:
+def _check_end(end: Ended, offset_bytes: int) -> None:
+    if end.text is None or not offset_bytes:
         return
-    raise Fault(
+    data = end.text.encode()
+    if offset_bytes > len(data):
+        raise _no_offset(offset_bytes, f"lies beyond the value's {len(data)} bytes", end.variable.id)
+    if offset_bytes < len(data) and data[offset_bytes] & 0xC0 == 0x80:
+        raise _no_offset(offset_bytes, "lies within a character", end.variable.id)
+
+
+def _no_offset(offset_bytes: int, reason: str, variable_id: str) -> Fault:
+    return Fault(
         errors.INVALID_REQUEST,
         f"offset {offset_bytes} {reason}; use an id that the stream sent",
         field="Last-Event-ID",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import sys
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 from tests.support.engine import Pen
 from tests.support.eventually import eventually
@@ -73,6 +77,10 @@ class Running:
         headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
         return (http or self._http).stream("GET", f"{self.path}/stream", headers=headers)
 
+    def id_at(self, offset: int) -> str:
+        """The id of an event that ends there."""
+        return f"{self.session_id}/y:{offset}"
+
     async def end(self) -> None:
         """The value is on the bus, and committed."""
         await self.pen.end()
@@ -116,7 +124,7 @@ async def test_headers_come_at_once_and_silence_is_filled(running: Running) -> N
         await running.pen.write("a")
         event = await stream.event()
         assert event is not None
-        assert event.id == "y:1"
+        assert event.id == f"{running.session_id}/y:1"
         silent = len(stream.raw)
         await stream.until(lambda: stream.raw.count(b": alive\n\n", silent) >= 2)
         assert b"id:" not in stream.raw[silent:]
@@ -132,7 +140,7 @@ async def test_a_stream_is_the_text_and_then_its_end(running: Running) -> None:
         assert end == Event(
             "done",
             json.dumps({"state": "ready", "size_bytes": len(TEXT.encode())}, separators=(",", ":")),
-            f"y:{len(TEXT.encode())}",
+            running.id_at(len(TEXT.encode())),
         )
         assert await stream.event() is None
 
@@ -143,7 +151,7 @@ async def test_a_stream_goes_on_after_any_event(running: Running) -> None:
     cuts = [len("".join(PIECES[:k]).encode()) for k in range(len(PIECES) + 1)]
     for live in (True, False):
         for cut in cuts:
-            async with running.stream(f"y:{cut}") as response:
+            async with running.stream(running.id_at(cut)) as response:
                 stream, text = Stream(response), ""
                 while len(text.encode()) < len(TEXT.encode()) - cut:
                     event = await stream.event()
@@ -165,9 +173,13 @@ async def test_text_written_while_nobody_listened_is_not_lost(running: Running) 
         assert (await stream.rest())[0] == TEXT
 
 
-@pytest.mark.parametrize("event_id", ["abc", "-1", "9999999", "z:3", "y:-1", "y:1:2"])
+@pytest.mark.parametrize(
+    "event_id",
+    ["abc", "-1", "9999999", "y:1", "{0}/z:1", "{0}/y:-1", "{0}/y:1:2", "s00-0123456789abcdef/y:1"],
+)
 async def test_an_id_of_another_stream_is_refused(running: Running, event_id: str) -> None:
-    async with running.stream(event_id) as response:
+    await running.pen.write("abc")
+    async with running.stream(event_id.format(running.session_id)) as response:
         problem = json.loads(await response.aread())
         assert (response.status_code, problem["field"]) == (400, "Last-Event-ID")
 
@@ -176,9 +188,28 @@ async def test_an_id_of_another_stream_is_refused(running: Running, event_id: st
 async def test_an_offset_that_is_none_of_the_values_is_refused(running: Running, offset: int) -> None:
     await running.pen.write("aé")
     await running.end()
-    async with running.stream(f"y:{offset}") as response:
+    async with running.stream(running.id_at(offset)) as response:
         assert response.status_code == 400
         await response.aread()
+
+
+@pytest.mark.parametrize("written", ["", "abc"])
+async def test_an_offset_that_is_not_reached_yet_is_refused_at_once(running: Running, written: str) -> None:
+    if written:
+        await running.pen.write(written)
+        running.fake.stream(running.session_id, "y")
+    async with running.stream(running.id_at(9_999_999)) as response:
+        assert response.status_code == 400
+        assert f"beyond the {len(written)} bytes so far" in (await response.aread()).decode()
+
+
+async def test_what_another_gateway_showed_is_reached_though_nobody_listened_here(running: Running) -> None:
+    await running.pen.write(*PIECES[:5])
+    async with running.stream(running.id_at(len(running.pen.text.encode()))) as response:
+        assert response.status_code == 200
+        await running.pen.write(*PIECES[5:])
+        await running.end()
+        assert (await Stream(response).rest())[0] == "".join(PIECES[5:])
 
 
 async def test_the_end_is_told_once_the_manager_has_it(running: Running) -> None:
@@ -298,6 +329,29 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(
     await eventually(lambda: not feeds._open)
     names = {task.get_name() for task in asyncio.all_tasks()}
     assert "value-replay" not in names
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own time-out")
+async def test_a_reader_that_does_not_read_is_cut(
+    manager: tuple[FakeManager, str], nats_url: str, running: Running
+) -> None:
+    running.pen.text = "lorem ipsum " * 600_000
+    await running.end()
+    async with running_gateway(manager[1], nats_url, "--unread-s", "0.5") as other:
+        where = urlsplit(other.url)
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect((where.hostname, where.port))
+            reader.sendall(f"GET {running.path}/stream HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode())
+            mine = reader.getsockname()[1]
+            await eventually(lambda: where.port in _ports_connected_with(mine))
+            await eventually(lambda: where.port not in _ports_connected_with(mine), within_s=30)
+
+
+def _ports_connected_with(port: int) -> list[int]:
+    """This process's ports that have a connection from a port: the server's end of it."""
+    connections = psutil.Process().net_connections("tcp")
+    return [one.laddr.port for one in connections if one.raddr and one.raddr.port == port]
 
 
 async def test_stopping_ends_streams_and_waits_and_another_gateway_goes_on(

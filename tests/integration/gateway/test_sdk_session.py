@@ -16,7 +16,6 @@ from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.nats import free_port
 
 import parrot as P
-from parrot import client
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.values.bus import Bus
@@ -234,6 +233,8 @@ async def test_a_refused_batch_raises_at_each_of_its_outputs(
                 await output.aget()
             error = caught.value
             assert (error.type, error.field, error.status) == ("unknown_model", "calls[0].model", 400)
+        with pytest.raises(P.SessionError, match="was not accepted: unknown_model"):
+            say(first)
         fake.refuse = None
         async with answering(fake):
             assert await say("c").aget() == "y!"
@@ -249,9 +250,11 @@ async def test_a_wait_ends_at_its_timeout_and_can_be_taken_up_again(
         with pytest.raises(P.WaitTimeout):
             async for _ in output.astream(timeout=0.05):
                 pass
+        with pytest.raises(P.WaitTimeout):
+            await output.aget(timeout=0)
         assert output.state == "pending"
         fake.finish(session.id, output.id, TEXT)
-        assert await output.aget() == TEXT
+        assert await output.aget(timeout=0) == TEXT
 
 
 async def test_a_call_waits_for_a_variable_that_is_set_later(
@@ -296,23 +299,16 @@ async def test_a_session_that_is_kept_goes_on_unless_the_block_failed(
 
 
 async def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parrot.session.OPEN_RETRY_S", 0.2)
     monkeypatch.setenv("PARROT_URL", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(P.ServerUnavailable, match="parrot up"):
-        await in_thread(lambda: P.Session().open())
+        await in_thread(lambda: P.Session(retry=0.2).open())
 
 
 async def test_a_server_that_goes_away_ends_every_wait(
-    fake: FakeManager, manager: tuple[FakeManager, str], nats_url: str, monkeypatch: pytest.MonkeyPatch
+    fake: FakeManager, manager: tuple[FakeManager, str], nats_url: str
 ) -> None:
-    monkeypatch.setattr("parrot.reading.RETRY_S", 0.3)
-    monkeypatch.setattr(
-        client.Client.request,
-        "__kwdefaults__",
-        {**(client.Client.request.__kwdefaults__ or {}), "retry_s": 0.3},
-    )
     async with running_gateway(manager[1], nats_url) as gateway:
-        session = P.Session(gateway.url)
+        session = P.Session(gateway.url, retry=0.3)
         await in_thread(session.open)
         output = say("a", session=session)
         waiting = asyncio.create_task(output.aget())

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from parrot_gateway import models
+from parrot_gateway.compiled import Compiled
 from parrot_gateway.compiling import (
     INLINE_CALLS,
     INLINE_CHARS,
-    Compiled,
     compile_calls,
     compiled_calls,
-    locate,
 )
-from parrot_gateway.events import EVENT_CHARS, _deltas, _event, offset_of
+from parrot_gateway.events import EVENT_CHARS, _deltas, event_block, offset_of
+from parrot_gateway.locating import locate
+from parrot_gateway.new_blocks import NewBatch, NewCalls
+from parrot_gateway.new_calls import NewCall
 from parrot_gateway.problems import invalid, problem_of
 from parrot_gateway.sampling import SamplingSettings
 from parrot_runtime import errors, limits
@@ -25,7 +26,7 @@ from parrot_runtime.errors import Fault, Kind
 from parrot_runtime.ids import is_id
 from parrot_runtime.values.reader import Chunk
 
-CALLS: TypeAdapter[models.NewBatch | models.NewCall] = TypeAdapter(models.NewCalls)
+CALLS: TypeAdapter[NewBatch | NewCall] = TypeAdapter(NewCalls)
 X = {"name": "x", "in_out": "in", "value": "text"}
 Y = {"name": "y", "in_out": "out"}
 
@@ -351,7 +352,7 @@ async def test_what_takes_long_to_compile_keeps_nobody_waiting(
 ) -> None:
     threads: list[threading.Thread] = []
 
-    def note(sent: models.NewBatch | models.NewCall, key: str = "") -> Compiled:
+    def note(sent: NewBatch | NewCall, key: str = "") -> Compiled:
         threads.append(threading.current_thread())
         return compile_calls(sent, key)
 
@@ -386,15 +387,18 @@ def test_a_problem_says_only_what_it_knows() -> None:
     }
 
 
-@pytest.mark.parametrize(("event_id", "offset"), [("", 0), ("v-1:0", 0), ("v-1:12", 12)])
+@pytest.mark.parametrize(("event_id", "offset"), [("", 0), ("s/v-1:0", 0), ("s/v-1:12", 12)])
 def test_an_event_id_is_an_offset(event_id: str, offset: int) -> None:
-    assert offset_of(event_id, "v-1") == offset
+    assert offset_of(event_id, "s", "v-1") == offset
 
 
-@pytest.mark.parametrize("event_id", ["abc", "-1", "9999999", "v-2:1", "v-1:-1", "v-1:", "v-1:1 ", "v-1:٣"])
+@pytest.mark.parametrize(
+    "event_id",
+    ["abc", "-1", "9999999", "v-1:1", "t/v-1:1", "s/v-2:1", "s/v-1:-1", "s/v-1:", "s/v-1:1 ", "s/v-1:٣"],
+)
 def test_a_foreign_event_id_is_refused(event_id: str) -> None:
     with pytest.raises(Fault, match="Last-Event-ID"):
-        offset_of(event_id, "v-1")
+        offset_of(event_id, "s", "v-1")
 
 
 def test_a_long_text_is_cut_into_events_that_join() -> None:
@@ -405,6 +409,6 @@ def test_a_long_text_is_cut_into_events_that_join() -> None:
 
 
 def test_an_event_has_no_line_end_inside() -> None:
-    block = _event("delta", {"text": "a\nb\rc\u2028d\u2029e\x85f\0😀"}).decode()
+    block = event_block("delta", {"text": "a\nb\rc\u2028d\u2029e\x85f\0😀"}).decode()
     assert len(block.splitlines()) == 3
     assert "😀" in block

@@ -7,12 +7,17 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query
 from fastapi.responses import Response
 
-from parrot_gateway import models
+from parrot_gateway import models, resources
 from parrot_gateway.bodies import StrictRoute
-from parrot_gateway.compiling import calls_of, compiled_calls, locate
+from parrot_gateway.compiled import Compiled
+from parrot_gateway.compiling import blocks_of, calls_of, compiled_calls
 from parrot_gateway.gateway import GatewayDep, answer
 from parrot_gateway.headers import KeyDep
+from parrot_gateway.locating import locate
 from parrot_gateway.manager_client import new_key
+from parrot_gateway.new_blocks import NewBatch, NewCalls
+from parrot_gateway.new_calls import NewCall
+from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime.errors import Fault
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/calls", tags=["calls"], route_class=StrictRoute)
@@ -63,21 +68,22 @@ async def submit_calls(
     gateway: GatewayDep,
     session_id: str,
     key: KeyDep,
-    body: Annotated[models.NewCalls, Body(openapi_examples=_EXAMPLES)],
+    body: Annotated[NewCalls, Body(openapi_examples=_EXAMPLES)],
 ) -> Response:
-    """Adds calls to the session: all of them, or none. They are stored when the answer comes."""
+    """Adds calls and blocks to the session: all of them, or none. They are stored when the answer comes."""
     compiled = await compiled_calls(body, key)
     try:
-        call_ids = await gateway.manager.submit_calls(
-            session_id, compiled.calls, compiled.values, key or new_key()
+        taken = await gateway.manager.submit_calls(
+            session_id,
+            compiled.calls,
+            compiled.values,
+            key or new_key(),
+            blocks=compiled.blocks,
+            wanted=compiled.wanted,
         )
     except Fault as fault:
         raise locate(fault, body) from None
-    accepted = [
-        models.AcceptedCall(id=call_id, name=call.name, placeholders=placeholders)
-        for call_id, call, placeholders in zip(call_ids, calls_of(body), compiled.placeholders, strict=True)
-    ]
-    return answer(models.AcceptedCalls(calls=accepted), 201)
+    return answer(_accepted(body, compiled, taken), 201)
 
 
 @router.post("/{call_id}/cancel", response_model=models.CancelledCalls)
@@ -89,6 +95,33 @@ async def cancel_call(
         bool, Query(description="cancel too what only this call needs, up to the beginning")
     ] = False,
 ) -> Response:
-    """Cancels a call that has not ended, and what depends on it."""
+    """Cancels a call or block that has not ended, and what depends on it."""
     call_ids = await gateway.manager.cancel_calls(session_id, [call_id], subtree=subtree)
     return answer(models.CancelledCalls(call_ids=call_ids))
+
+
+def _accepted(
+    sent: NewBatch | NewCall, compiled: Compiled, taken: manager_pb2.SubmitCallsResponse
+) -> models.AcceptedCalls:
+    calls = zip(taken.call_ids, calls_of(sent), compiled.placeholders, strict=True)
+    blocks = zip(taken.block_ids, blocks_of(sent), compiled.blocks, strict=True)
+    return models.AcceptedCalls(
+        calls=[
+            models.AcceptedCall(id=call_id, name=call.name, placeholders=placeholders)
+            for call_id, call, placeholders in calls
+        ],
+        blocks=[
+            models.AcceptedBlock(id=block_id, name=block.name, kind=block.kind, outputs=_outputs(made))
+            for block_id, block, made in blocks
+        ],
+    )
+
+
+def _outputs(block: manager_pb2.NewBlock) -> list[models.Edge]:
+    """The variables of the session that a block makes."""
+    if block.HasField("select"):
+        return resources.edges(
+            [manager_pb2.Edge(name=block.select.name, variable_id=block.select.variable_id)]
+        )
+    made = block.map.collected if block.HasField("map") else block.loop.results
+    return [models.Edge(name=found.name, semantic_var_id=found.variable_id) for found in made]

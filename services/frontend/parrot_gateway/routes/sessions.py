@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from parrot_gateway import models, resources
 from parrot_gateway.bodies import StrictRoute
 from parrot_gateway.gateway import GatewayDep, answer
 from parrot_gateway.headers import KeyDep, criteria_of
+from parrot_gateway.listing import SessionList, SessionStateName, session_list, state_of
+from parrot_runtime import limits
 from parrot_runtime.text import check_name
+
+LISTED: Final = 50
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=StrictRoute)
 
@@ -31,6 +36,17 @@ async def create_session(gateway: GatewayDep, key: KeyDep, body: models.NewSessi
         lazy=sent.lazy,
     )
     return answer(resources.session(session), 201)
+
+
+@router.get("", response_model=SessionList)
+async def list_sessions(
+    gateway: GatewayDep,
+    state: Annotated[SessionStateName | None, Query(description="only sessions in this state")] = None,
+    limit: Annotated[int, Query(ge=1, le=limits.LISTED_SESSIONS, description="of one page")] = LISTED,
+    after: Annotated[str, Query(description="the `next` of the page before")] = "",
+) -> Response:
+    """The tenant's sessions, the newest first, ended ones too for as long as they are kept."""
+    return answer(session_list(await gateway.manager.list_sessions(state_of(state), limit, after)))
 
 
 @router.get("/{session_id}", response_model=models.SessionGraph)

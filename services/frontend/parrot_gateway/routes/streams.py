@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header
 from fastapi.responses import Response
 
-from parrot_gateway.events import EventStream, offset_of
+from parrot_gateway.events import EventStream, offset_of, variable_events
 from parrot_gateway.gateway import GatewayDep
 from parrot_gateway.headers import WantedDep
 
@@ -20,8 +20,8 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         "content": {
             "text/event-stream": {
                 "schema": {"type": "string"},
-                "example": 'id: v-1:5\nevent: delta\ndata: {"offset":0,"text":"Hello"}\n\n'
-                'id: v-1:5\nevent: done\ndata: {"state":"ready","size_bytes":5}\n\n',
+                "example": 'id: s03-5f0c.../v-1:5\nevent: delta\ndata: {"offset":0,"text":"Hello"}\n\n'
+                'id: s03-5f0c.../v-1:5\nevent: done\ndata: {"state":"ready","size_bytes":5}\n\n',
             }
         },
     }
@@ -37,9 +37,12 @@ async def stream_variable(
     last_event_id: Annotated[str, Header(description="go on after this event")] = "",
 ) -> Response:
     """The variable's text from its start, or from after `Last-Event-ID`, until its end."""
-    offset_bytes = offset_of(last_event_id, variable_id)
+    offset_bytes = offset_of(last_event_id, session_id, variable_id)
     return EventStream(
-        lambda: gateway.watch(session_id, variable_id, offset_bytes, wanted),
-        gateway.closing,
-        gateway.settings.heartbeat_s,
+        lambda: variable_events(
+            gateway.watch(session_id, variable_id, offset_bytes, wanted),
+            session_id,
+            gateway.closing,
+            gateway.settings.heartbeat_s,
+        )
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Coroutine
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -14,6 +12,7 @@ from parrot_gateway import models, resources
 from parrot_gateway.bodies import StrictRoute
 from parrot_gateway.closing import GatewayClosing
 from parrot_gateway.compiling import check_value
+from parrot_gateway.connected import while_connected
 from parrot_gateway.gateway import Gateway, GatewayDep, answer
 from parrot_gateway.headers import WantedDep
 from parrot_gateway.watch import Ended, Watch
@@ -52,7 +51,7 @@ async def get_variable(  # noqa: PLR0917 - named by the path and the query
         got = await gateway.manager.get_variable(session_id, variable_id, criteria=wanted)
         ready = resources.variable_state(got.variable) == "ready"
         return answer(resources.variable(got.variable, got.value if ready else None))
-    return await _while_connected(request, _await_end(gateway, session_id, variable_id, wait_s, wanted))
+    return await while_connected(request, _await_end(gateway, session_id, variable_id, wait_s, wanted))
 
 
 async def _await_end(
@@ -74,22 +73,3 @@ async def _end_of(watch: Watch, wait_s: float) -> Ended | None:
         if isinstance(news, Ended):
             return news
     return None
-
-
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """The work's answer; the work is given up when the client goes away."""
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        # Nobody reads the answer to one who left.
-        return await working if working.done() else Response(status_code=499)
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

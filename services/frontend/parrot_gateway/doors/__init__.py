@@ -1,0 +1,1 @@
+"""What a request passes before its route: its key, its tenant's rate, and how long it may take to come."""

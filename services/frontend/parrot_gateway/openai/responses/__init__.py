@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: https://developers.openai.com/api/reference/resources/responses."""

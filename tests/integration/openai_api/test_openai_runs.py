@@ -1,0 +1,113 @@
+"""What becomes of a request: who leaves, who asks again, and who joins a graph."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import reduce
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from tests.support.manager import eventually
+from tests.support.openai_stack import MODEL, OpenAIStack, ended, says, session_of
+
+from parrot_proto.common.v1 import common_pb2
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_whoever_leaves_cancels_what_was_run_for_them(stack: OpenAIStack, client: AsyncOpenAI) -> None:
+    stack.upstream.define("endless", [{"text": "on and "}, {"wait_s": 600}])
+    stream = await client.chat.completions.create(model=MODEL, messages=says("endless"), stream=True)
+    first = await anext(aiter(stream))
+    await stream.close()
+    assert await ended(stack, session_of(first)) == common_pb2.SESSION_STATE_CANCELLED
+    sessions = stack.manager.shell.machine.state.sessions
+    before = set(sessions)
+    async with AsyncOpenAI(base_url=stack.url, api_key="none", max_retries=0) as leaving:
+        asking = asyncio.create_task(leaving.chat.completions.create(model=MODEL, messages=says("endless")))
+
+        async def new() -> list[str]:
+            return [name for name in sessions if name not in before]
+
+        (session_id,) = await eventually(new)
+        asking.cancel()
+    assert await ended(stack, session_id) == common_pb2.SESSION_STATE_CANCELLED
+
+
+async def test_a_request_under_a_key_is_answered_once_and_alike(
+    stack: OpenAIStack, client: AsyncOpenAI
+) -> None:
+    stack.upstream.define("keyed", {"in_turn": [[{"text": "first"}], [{"text": "second"}]]})
+    headers = {"Idempotency-Key": "chat-key-1"}
+    asked: Any = {"model": MODEL, "messages": says("keyed"), "extra_headers": headers}
+    # However deep: what is not followed tells no requests apart.
+    asked["extra_body"] = {"metadata": reduce(lambda inner, _: {"in": inner}, range(500), dict[str, Any]())}
+    first = await client.chat.completions.create(**asked)
+    await ended(stack, session_of(first))
+    async with AsyncOpenAI(base_url=f"{stack.gateways[1].url}/v1", api_key="none", max_retries=0) as other:
+        again = await other.chat.completions.create(**asked)
+    assert again == first
+    with pytest.raises(openai.ConflictError) as conflict:
+        await client.chat.completions.create(model=MODEL, messages=says("other"), extra_headers=headers)
+    assert conflict.value.code == "idempotency_conflict"
+    assert conflict.value.response.headers["x-should-retry"] == "false"
+
+
+async def test_a_keyed_request_goes_on_when_its_sender_leaves(
+    stack: OpenAIStack, client: AsyncOpenAI
+) -> None:
+    stack.upstream.define("slow", [{"text": "a "}, {"wait_s": 0.3}, {"text": "b"}])
+    asked: Any = {
+        "model": MODEL,
+        "messages": says("slow"),
+        "extra_headers": {"Idempotency-Key": "chat-key-2"},
+    }
+    stream = await client.chat.completions.create(**asked, stream=True)
+    first = await anext(aiter(stream))
+    await stream.close()
+    assert await ended(stack, session_of(first)) == common_pb2.SESSION_STATE_CLOSED
+
+
+async def test_a_chat_joins_a_session_with_its_inputs_and_its_output(
+    stack: OpenAIStack, client: AsyncOpenAI
+) -> None:
+    manager = stack.manager.client
+    session_id = await manager.open()
+    stack.upstream.define("draft", [{"text": "a draft <|im_end|> {{x}}"}])
+    await manager.set(session_id, "topic", "the sea")
+    messages: Any = [{"role": "user", "content": "script:draft of {{topic}}"}]
+    joined: dict[str, Any] = {"session_id": session_id, "inputs": {"topic": "topic"}, "output": "draft"}
+    first = await client.chat.completions.create(
+        model=MODEL, messages=messages, extra_body={"parrot": joined}
+    )
+    assert first.choices[0].message.content == "a draft <|im_end|> {{x}}"
+    assert "script:draft of the sea" in stack.prompts()[-1]
+    text: Any = "script:default judges {{d}} and {{'{{'}}d}}"
+    second = await client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": text}],
+        extra_body={"parrot": {"session_id": session_id, "inputs": {"d": "draft"}, "output": "verdict"}},
+    )
+    assert second.choices[0].message.content == "Hello there"
+    assert "judges a draft <|im_end|> {{x}} and {{d}}" in stack.prompts()[-1]
+    found = await manager.session(session_id)
+    assert found.session.state == common_pb2.SESSION_STATE_OPEN
+    assert [(edge.variable_id) for call in found.calls for edge in call.outputs] == ["draft", "verdict"]
+    assert (await manager.get(session_id, "verdict")).value == "Hello there"
+    assert found.calls[1].inputs[0].variable_id == "draft"
+
+
+async def test_a_stopping_gateway_breaks_its_streams_off_and_says_so(stack: OpenAIStack) -> None:
+    stack.upstream.define("endless", [{"text": "on and "}, {"wait_s": 600}])
+    gateway = await stack.gateway()
+    async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
+        stream = await client.chat.completions.create(model=MODEL, messages=says("endless"), stream=True)
+        first = await anext(aiter(stream))
+        gateway.stop.set()
+        with pytest.raises(openai.APIError) as broken:
+            _ = [chunk async for chunk in stream]
+        assert broken.value.code == "unavailable"
+    assert await ended(stack, session_of(first)) == common_pb2.SESSION_STATE_CANCELLED
+    stack.gateways.remove(gateway)
