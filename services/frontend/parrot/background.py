@@ -10,13 +10,17 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from parrot.errors import SessionError
 
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
+Work = Coroutine[Any, Any, T]
 
 _STOP_S = 2.0
 
@@ -29,32 +33,93 @@ class Background:
 
         self.pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self._closers: list[Callable[[], Work[None]]] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="parrot", daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result, waited for. An interrupt of the wait cancels the coroutine."""
+    def run(self, work: Work[T]) -> T:
+        """The coroutine's result, waited for. An interrupt of the wait cancels the coroutine.
+
+        Raises:
+            SessionError: this is the background thread itself, which must not wait.
+        """
         import asyncio
 
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise SessionError("this runs on the SDK's own loop, which must not wait; use the async methods")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise SessionError("the SDK was stopped meanwhile") from None
         except BaseException:
             future.cancel()
             raise
 
-    async def arun(self, work: Coroutine[Any, Any, T]) -> T:
+    async def arun(self, work: Work[T]) -> T:
         """The coroutine's result, awaited from another loop. Cancelling the wait cancels the coroutine."""
         import asyncio
 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
+    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """The items of a generator of the loop, none of which is None; it is closed in any case."""
+        try:
+            while (item := self.run(_next(items))) is not None:
+                yield item
+        finally:
+            self.run(_close(items))
+
+    async def aiterate(self, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+        """As `iterate`, on another loop."""
+        try:
+            while (item := await self.arun(_next(items))) is not None:
+                yield item
+        finally:
+            await self.arun(_close(items))
+
+    def start(self, work: Work[Any]) -> None:
+        """Has the coroutine run, without waiting for it. What it raises is not seen here."""
+        import asyncio
+
+        asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def at_stop(self, closer: Callable[[], Work[None]]) -> None:
+        """Has `closer` run on the loop before it ends."""
+        self._closers.append(closer)
+
     def stop(self) -> None:
-        """Ends the loop and its thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_STOP_S)
+        """Cancels what runs, closes what was opened, and ends the loop and its thread."""
+        import asyncio
+
+        if self._thread.is_alive():
+            closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+            closing.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+            self._thread.join(_STOP_S)
         if not self._thread.is_alive():
             self._loop.close()
+
+    async def _close(self) -> None:
+        import asyncio
+
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for closer in reversed(self._closers):
+            await closer()
+        await self._loop.shutdown_asyncgens()
+
+
+async def _next(items: AsyncIterator[T]) -> T | None:
+    return await anext(items, None)
+
+
+async def _close(items: AsyncIterator[Any]) -> None:
+    close = getattr(items, "aclose", None)
+    if close is not None:
+        await close()
 
 
 _lock = threading.Lock()

@@ -1,16 +1,18 @@
-"""HTTP with one server: one connection pool, safe retries, and problems turned into errors."""
+"""HTTP with one server: safe retries, and problems turned into errors."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from parrot.errors import RequestRefused, ServerUnavailable, SessionError
+from parrot.connections import pool
+from parrot.errors import RequestRefused, ServerUnavailable
 from parrot.trace import Trace
 
 if TYPE_CHECKING:
@@ -20,12 +22,13 @@ PROBLEM = "urn:parrot:problem:"
 CONNECT_S = 5.0
 ANSWER_S = 60.0
 RETRY_S = 15.0
-"""How long something that is safe to repeat is tried again."""
-WAITS_AT_ONCE = 256
-"""Waits and streams that hold a connection at once; others queue. A process may open about 1,000 files."""
+"""How long what fails in passing is asked again, unless the application says otherwise."""
 
+_RETRY_AFTER_DIGITS = 9
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_PASSING = {502, 503, 504}
+_TOO_MANY = 429
+PASSING: Final = frozenset({_TOO_MANY, 502, 503, 504})
+"""Statuses of what may succeed when it is asked again."""
 
 
 class Backoff:
@@ -53,10 +56,25 @@ class Backoff:
         self._pause_s = min(2 * self._pause_s, 2.0)
 
 
-class Client:
-    """Talks to one server. Lives on the background loop; `aclose` ends it."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request, whatever the number of its tries."""
 
-    def __init__(self, url: str, api_key: str, trace: Trace) -> None:
+    method: str
+    path: str
+    body: object
+    params: dict[str, Any] | None
+    hold_s: float
+
+
+class Client:
+    """Talks to one server, over the process's connections. Lives on the background loop.
+
+    Attributes:
+        retry_s: how long what fails in passing is asked again.
+    """
+
+    def __init__(self, url: str, api_key: str, trace: Trace, retry_s: float = RETRY_S) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"the server's URL is {url!r}; it looks like http://127.0.0.1:8080")
@@ -65,15 +83,7 @@ class Client:
         self._loopback = parts.hostname in _LOOPBACK
         self._api_key = api_key
         self._trace = trace
-        self._http: httpx.AsyncClient | None = None
-        self._closed = False
-        self._waits = asyncio.Semaphore(WAITS_AT_ONCE)
-
-    async def aclose(self) -> None:
-        """Closes every connection."""
-        self._closed = True
-        if self._http is not None:
-            await self._http.aclose()
+        self.retry_s = retry_s
 
     async def request(
         self,
@@ -83,48 +93,56 @@ class Client:
         body: object = None,
         params: dict[str, Any] | None = None,
         hold_s: float = 0.0,
-        retry_s: float = RETRY_S,
+        connect_s: float | None = None,
     ) -> Any:
         """The JSON of the server's answer; None when it has none.
 
-        A GET is repeated when it fails in passing; anything else only when it was not sent.
+        What fails in passing is asked again. That is safe, for it is done once: every POST has an
+        idempotency key, and everything else is a statement that may be repeated.
 
         Args:
             hold_s: how long the server was asked to hold the request.
-            retry_s: how long to go on trying.
+            connect_s: how long to go on trying while the server can't be reached; by default `retry_s`.
 
         Raises:
             RequestRefused: the server answered with a problem.
             ServerUnavailable: it can't be reached, or did not answer.
-            SessionError: the client was closed.
         """
-        backoff = Backoff(retry_s)
+        asked = _Asked(method, path, body, params, hold_s)
+        headers = {"Idempotency-Key": secrets.token_hex(16)} if method == "POST" else {}
+        backoff = Backoff(self.retry_s)
+        connecting = Backoff(self.retry_s if connect_s is None else min(connect_s, self.retry_s))
+        unheard = False
         while True:
             try:
-                return await self._once(method, path, body, params, hold_s)
-            except _NotSent as error:
-                await backoff.pause(error)
+                return await self._once(asked, headers)
             except ServerUnavailable as error:
-                if method != "GET":
-                    raise
-                await backoff.pause(error)
+                unheard = unheard or error.sent
+                await (backoff if error.sent else connecting).pause(error)
             except RequestRefused as error:
-                if method != "GET" or error.status not in _PASSING:
+                if unheard and method == "PUT" and error.type == "variable_already_set":
+                    return None  # By the try that was not heard: nobody else knows the variable's id.
+                if error.status not in PASSING:
                     raise
-                await backoff.pause(error)
+                unheard = unheard or error.status != _TOO_MANY
+                await backoff.pause(error, error.retry_after_s or 0.0)
 
-    async def wait(self, path: str, hold_s: float) -> Any:
+    async def wait(self, path: str, hold_s: float, wanted: dict[str, Any] | None = None) -> Any:
         """The JSON of a GET that the server holds for up to `hold_s`.
+
+        Args:
+            wanted: what the reader wants, as the query says it.
 
         Raises:
             As `request`.
         """
-        async with self._waits:
-            return await self.request("GET", path, params={"wait_s": hold_s}, hold_s=hold_s)
+        async with pool().waits:
+            params = {"wait_s": hold_s, **(wanted or {})}
+            return await self.request("GET", path, params=params, hold_s=hold_s)
 
     @asynccontextmanager
     async def events(
-        self, path: str, last_event_id: str, silence_s: float
+        self, path: str, last_event_id: str, silence_s: float, wanted: dict[str, Any] | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The bytes of an event stream, which ends when nothing came for `silence_s`.
 
@@ -138,50 +156,39 @@ class Client:
         if last_event_id:
             headers["Last-Event-ID"] = last_event_id
         timeout = httpx.Timeout(CONNECT_S, read=silence_s, pool=None)
-        async with self._waits:
+        async with pool().waits:
             try:
-                async with self._open().stream(
-                    "GET", self.url + path, headers=headers, timeout=timeout
+                async with self._http().stream(
+                    "GET", self.url + path, params=wanted, headers=headers, timeout=timeout
                 ) as response:
-                    if response.is_error:
+                    if not response.is_success:
                         await response.aread()
                         raise _refusal(response)
                     yield response.aiter_bytes()
-            except httpx.TransportError as error:
-                raise self._unavailable(error) from error
+            except httpx.RequestError as error:
+                raise self._unavailable(error) from None
 
-    async def _once(
-        self, method: str, path: str, body: object, params: dict[str, Any] | None, hold_s: float
-    ) -> Any:
+    async def _once(self, asked: _Asked, headers: dict[str, str]) -> Any:
         import httpx
 
-        timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S, read=ANSWER_S + hold_s, pool=None)
+        timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S, read=ANSWER_S + asked.hold_s, pool=None)
         try:
-            response = await self._open().request(
-                method, self.url + path, json=body, params=params, headers=self._headers(), timeout=timeout
+            response = await self._http().request(
+                asked.method,
+                self.url + asked.path,
+                json=asked.body,
+                params=asked.params,
+                headers=self._headers() | headers,
+                timeout=timeout,
             )
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise _NotSent(self._message(error)) from error
-        except httpx.TransportError as error:
-            raise self._unavailable(error) from error
-        if response.is_error:
+        except httpx.RequestError as error:
+            raise self._unavailable(error) from None
+        if not response.is_success:
             raise _refusal(response)
-        return response.json() if response.content else None
+        return _answer_of(response) if response.content else None
 
-    def _open(self) -> httpx.AsyncClient:
-        if self._closed:
-            raise SessionError("the session was closed meanwhile")
-        if self._http is None:
-            import httpx
-
-            self._http = httpx.AsyncClient(
-                # Plain HTTP needs no certificates, which take 20 ms to load.
-                verify=self._https,
-                # A proxy of the environment can't reach this machine's own loopback.
-                trust_env=not self._loopback,
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-            )
-        return self._http
+    def _http(self) -> httpx.AsyncClient:
+        return pool().client(https=self._https, loopback=self._loopback)
 
     def _headers(self) -> dict[str, str]:
         headers = {"traceparent": self._trace.traceparent()}
@@ -189,40 +196,65 @@ class Client:
             headers["Authorization"] = f"Bearer {self._api_key}"
         return headers
 
-    def _unavailable(self, error: Exception) -> ServerUnavailable:
-        return ServerUnavailable(self._message(error))
+    def _unavailable(self, error: httpx.RequestError) -> ServerUnavailable:
+        """What a failure of the network is; all that is to be known of it is in its message."""
+        import httpx
 
-    def _message(self, error: Exception) -> str:
-        return (
+        return ServerUnavailable(
             f"the Parrot server at {self.url} can't be reached ({type(error).__name__}: {error}); "
-            "is it running ('parrot up'), and is PARROT_URL right?"
+            "is it running ('parrot up'), and is PARROT_URL right?",
+            sent=not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)),
         )
 
 
-class _NotSent(ServerUnavailable):
-    """The request did not leave this machine."""
+def _answer_of(response: httpx.Response) -> dict[str, Any]:
+    found = _object_in(response)
+    if found is None:
+        raise _foreign(response, "with something else than what a Parrot server says; is PARROT_URL right?")
+    return found
 
 
 def _refusal(response: httpx.Response) -> RequestRefused:
-    try:
-        problem = response.json()
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        problem = None
-    if not isinstance(problem, dict):
-        # Not our server's words: a proxy's, or another server's.
-        return RequestRefused(
-            f"HTTP {response.status_code} from {response.request.url.host}, without a reason",
-            type=f"http_{response.status_code}",
-            status=response.status_code,
-        )
+    problem = _object_in(response)
+    if problem is None:
+        return _foreign(response, "without a reason")
+    return refusal_of(problem, response.status_code, _retry_after_s(response))
+
+
+def refusal_of(problem: dict[str, Any], status: int, retry_after_s: float | None = None) -> RequestRefused:
+    """The error that a problem of the server's is."""
     return RequestRefused(
         str(problem.get("detail", "")),
         type=slug(problem),
         title=str(problem.get("title", "")),
         field=str(problem.get("field", "")),
-        status=response.status_code,
+        status=status,
         may_retry=bool(problem.get("may_retry", False)),
+        retry_after_s=retry_after_s,
     )
+
+
+def _object_in(response: httpx.Response) -> dict[str, Any] | None:
+    try:
+        found = response.json()
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _foreign(response: httpx.Response, how: str) -> RequestRefused:
+    """What is not our server's: a proxy's answer, or another server's."""
+    return RequestRefused(
+        f"HTTP {response.status_code} from {response.request.url.netloc.decode()}, {how}",
+        type=f"http_{response.status_code}",
+        status=response.status_code,
+        retry_after_s=_retry_after_s(response),
+    )
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    given = response.headers.get("Retry-After", "")
+    return float(given) if given.isdecimal() and len(given) <= _RETRY_AFTER_DIGITS else None
 
 
 def slug(problem: dict[str, Any]) -> str:

@@ -44,7 +44,15 @@ class SessionError(ParrotError, RuntimeError):
 
 
 class ServerUnavailable(ParrotError, ConnectionError):
-    """The server can't be reached, or stopped answering, and trying again within reason did not help."""
+    """The server can't be reached, or stopped answering, and trying again within reason did not help.
+
+    Attributes:
+        sent: whether what was asked may have reached it all the same.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class RequestRefused(ParrotError):
@@ -57,6 +65,7 @@ class RequestRefused(ParrotError):
         field: the field of the request it is about, such as "calls[2].prompt"; may be empty.
         status: the HTTP status.
         may_retry: the same request may succeed later.
+        retry_after_s: after so many seconds, as far as the server can tell; None: it doesn't say.
     """
 
     def __init__(
@@ -68,6 +77,7 @@ class RequestRefused(ParrotError):
         title: str = "",
         field: str = "",
         may_retry: bool = False,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(f"{type}: {detail}")
         self.type = type
@@ -76,17 +86,18 @@ class RequestRefused(ParrotError):
         self.field = field
         self.status = status
         self.may_retry = may_retry
+        self.retry_after_s = retry_after_s
 
 
-class CallFailed(ParrotError):
-    """The variable has no value, because the call that makes it failed, or one it depends on.
+class NoValue(ParrotError):
+    """The variable has no value and will have none: see `CallFailed`, `Cancelled` and `Skipped`.
 
     Attributes:
         type: the stable slug of the failure, such as "prompt_too_long" or "upstream_failed".
         message: what happened, and how to mend it.
-        call_id: the call that failed; may be empty.
+        call_id: the call or block that failed; may be empty.
         cause: the type of the failure at the root, when this one follows from another; else `type`.
-        cause_call_id: the call at the root.
+        cause_call_id: the call or block at the root.
     """
 
     def __init__(
@@ -106,8 +117,29 @@ class CallFailed(ParrotError):
         self.cause_call_id = cause_call_id or call_id
 
 
-class Cancelled(ParrotError):
-    """The variable has no value, because its call or session was cancelled."""
+class CallFailed(NoValue):
+    """The call that makes the variable failed, or one it depends on."""
+
+
+class Cancelled(NoValue):
+    """The variable's call, or its session, was cancelled."""
+
+
+class Skipped(Cancelled):
+    """The variable's call was left out, because the condition it stands under does not hold."""
+
+
+class InvalidOutput(ParrotError, ValueError):
+    """The text of a typed output is not what its type demands, such as JSON that was cut off at the
+    output's length.
+
+    Attributes:
+        text: the output as it is.
+    """
+
+    def __init__(self, message: str, *, text: str) -> None:
+        super().__init__(message)
+        self.text = text
 
 
 class WaitTimeout(ParrotError, TimeoutError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parrot.variable import check_text
+from parrot.text import check_text
 
 GUIDE_BYTES = 65_536
 GUIDE_CHOICES = 512

@@ -24,6 +24,8 @@ class CallInfo:
         dynamic_prefill_ms: spent on its inputs while they were still being produced.
         provenance: what made its outputs, by name (engine, model, dtype, backend, ...), so that they can
             be compared with another's; None until it is done.
+        block_id: the block it is an instance of; empty: none.
+        placement: why it went to its engine, for people.
         e2e_ms: from its acceptance to its end.
     """
 
@@ -51,6 +53,8 @@ class CallInfo:
     ready_unix_ms: int | None
     dispatched_unix_ms: int | None
     ended_unix_ms: int | None
+    block_id: str
+    placement: str
 
     @property
     def e2e_ms(self) -> int | None:
@@ -65,6 +69,7 @@ class VariableInfo:
     Attributes:
         state: pending, streaming, ready, failed or cancelled.
         producer_call_id: the call that makes it; empty when a client set it.
+        producer_block_id: the block that makes it; empty: none.
     """
 
     id: str
@@ -73,6 +78,33 @@ class VariableInfo:
     size_bytes: int
     producer_call_id: str
     consumer_call_ids: tuple[str, ...]
+    producer_block_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockInfo:
+    """One block: a part of the graph that unfolds as values come.
+
+    Attributes:
+        kind: map, loop or select.
+        state: waiting, running, done, failed or cancelled.
+        inputs: the variables of the session it waits for, by their places in it.
+        outputs: the variable's id by output.
+        instances: items of a map, or rounds of a loop that have begun.
+        error: the type of its failure, such as "skipped"; empty when it has none.
+    """
+
+    id: str
+    name: str
+    kind: str
+    state: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    instances: int
+    error: str
+    accepted_unix_ms: int
+    unfolded_unix_ms: int | None
+    ended_unix_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +125,39 @@ class SessionInfo:
     trace_id: str
     calls: tuple[CallInfo, ...]
     variables: tuple[VariableInfo, ...]
+    blocks: tuple[BlockInfo, ...] = ()
+
+
+_PARTS = {"calls", "variables", "blocks"}
 
 
 def session_info(data: Mapping[str, Any]) -> SessionInfo:
     """The session that the server's answer describes."""
     return SessionInfo(
-        **{name: data[name] for name in SessionInfo.__slots__ if name not in {"calls", "variables"}},
+        **{
+            name: data[name] for name in SessionInfo.__slots__ if name not in {"calls", "variables", "blocks"}
+        },
         calls=tuple(_call(call) for call in data["calls"]),
         variables=tuple(_variable(variable) for variable in data["variables"]),
+        blocks=tuple(_block(block) for block in data.get("blocks", ())),
     )
 
 
 def _call(data: Mapping[str, Any]) -> CallInfo:
     fields = {**data, **data["usage"], **data["timings"]}
-    fields["inputs"] = {edge["name"]: edge["semantic_var_id"] for edge in data["inputs"]}
-    fields["outputs"] = {edge["name"]: edge["semantic_var_id"] for edge in data["outputs"]}
-    fields["error"] = (data["error"] or {}).get("type", "").rpartition(":")[2]
-    return CallInfo(**{name: fields[name] for name in CallInfo.__slots__})
+    return CallInfo(**{name: fields[name] for name in CallInfo.__slots__} | _edges_and_error(data))
+
+
+def _block(data: Mapping[str, Any]) -> BlockInfo:
+    return BlockInfo(**{name: data[name] for name in BlockInfo.__slots__} | _edges_and_error(data))
+
+
+def _edges_and_error(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "inputs": {edge["name"]: edge["semantic_var_id"] for edge in data["inputs"]},
+        "outputs": {edge["name"]: edge["semantic_var_id"] for edge in data["outputs"]},
+        "error": (data["error"] or {}).get("type", "").rpartition(":")[2],
+    }
 
 
 def _variable(data: Mapping[str, Any]) -> VariableInfo:

@@ -7,21 +7,32 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from parrot.client import RETRY_S, Backoff, Client, slug
-from parrot.errors import CallFailed, Cancelled, ParrotError, RequestRefused, ServerUnavailable, WaitTimeout
-from parrot.sse import Event, Parser
+from parrot.client import Client, slug
+from parrot.errors import (
+    CallFailed,
+    Cancelled,
+    ParrotError,
+    ServerUnavailable,
+    Skipped,
+    WaitTimeout,
+)
+from parrot.following import follow
+from parrot.sse import Event
 from parrot.variable import SemanticVariable
 
 HOLD_S = 30.0
 """How long the server is asked to hold a wait before it is asked again."""
-SILENCE_S = 45.0
-"""After so long without a byte, three heartbeats, a stream is dead."""
 
-_PASSING = {502, 503, 504}
+Variable = SemanticVariable[Any]
 
 
-async def wait(client: Client, path: str, variable: SemanticVariable, timeout_s: float | None) -> str:
+async def wait(
+    client: Client, path: str, variable: Variable, timeout_s: float | None, wanted: dict[str, Any]
+) -> str:
     """The variable's text, waited for.
+
+    Args:
+        wanted: what the reader wants of it, as the query says it.
 
     Raises:
         WaitTimeout: it did not come in time.
@@ -29,50 +40,30 @@ async def wait(client: Client, path: str, variable: SemanticVariable, timeout_s:
     """
     hold_s = HOLD_S if timeout_s is None else max(0.0, min(HOLD_S, timeout_s))
     try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                text = settle(variable, await client.wait(path, hold_s))
-                if text is not None:
-                    return text
+        # Who does not want to wait still wants an answer.
+        async with asyncio.timeout(timeout_s if hold_s else None):
+            while (text := settle(variable, await client.wait(path, hold_s, wanted))) is None and hold_s:
+                pass
     except TimeoutError:
-        raise _timed_out(variable, timeout_s) from None
+        text = None
+    if text is None:
+        raise _timed_out(variable, timeout_s)
+    return text
 
 
 async def stream(
-    client: Client, path: str, variable: SemanticVariable, timeout_s: float | None
+    client: Client, path: str, variable: Variable, timeout_s: float | None, wanted: dict[str, Any]
 ) -> AsyncIterator[str]:
     """The variable's text in pieces, over as many connections as it takes.
 
     Raises:
         As `wait`.
     """
-    loop = asyncio.get_running_loop()
-    deadline = None if timeout_s is None else loop.time() + timeout_s
-    text = _Text(variable)
-    backoff = Backoff(RETRY_S)
-    while True:
-        try:
-            async with client.events(f"{path}/stream", text.last_event_id, SILENCE_S) as blocks:
-                parser = Parser()
-                while (block := await _block(blocks, deadline, variable, timeout_s)) is not None:
-                    for event in parser.feed(block):
-                        piece = text.take(event)
-                        if piece:
-                            backoff.progress()
-                            yield piece
-                        if text.whole:
-                            return
-            broken: ParrotError = ServerUnavailable("the stream ended before the text did")
-        except ServerUnavailable as error:
-            broken = error
-        except RequestRefused as error:
-            if error.status not in _PASSING:
-                raise
-            broken = error
-        await backoff.pause(broken)
+    async for piece in follow(client, f"{path}/stream", _Text(variable, timeout_s), timeout_s, wanted):
+        yield piece
 
 
-def settle(variable: SemanticVariable, resource: dict[str, Any]) -> str | None:
+def settle(variable: Variable, resource: dict[str, Any]) -> str | None:
     """Notes the end that the server's answer tells of; the text, or None while there is no end.
 
     Raises:
@@ -90,32 +81,40 @@ def settle(variable: SemanticVariable, resource: dict[str, Any]) -> str | None:
 
 
 class _Text:
-    """What came of a stream so far. Offsets, in bytes of UTF-8, keep out gaps and repeats."""
+    """What came of a stream so far. Offsets, in bytes of UTF-8, keep out gaps and repeats.
 
-    def __init__(self, variable: SemanticVariable) -> None:
+    Attributes:
+        last_event_id: where to go on from; empty at the start.
+        is_over: the text is whole.
+    """
+
+    def __init__(self, variable: Variable, timeout_s: float | None) -> None:
         self._variable = variable
+        self._timeout_s = timeout_s
         self._pieces: list[str] = []
         self._bytes = 0
-        self.whole = False
+        self.last_event_id = ""
+        self.is_over = False
 
-    @property
-    def last_event_id(self) -> str:
-        """Where to go on from; empty at the start."""
-        return f"{self._variable.id}:{self._bytes}" if self._bytes else ""
-
-    def take(self, event: Event) -> str:
-        """The new text of an event; empty when it brings none."""
+    def take(self, event: Event) -> str | None:
+        """The new text of an event; None when it brings none."""
         if event.event == "delta":
-            return self._add(json.loads(event.data))
+            piece = self._add(json.loads(event.data))
+            self.last_event_id = event.id
+            return piece or None
         if event.event == "done":
-            self.whole = True
+            self.is_over = True
             self._variable._resolve("".join(self._pieces))
         elif event.event == "error":
             problem = json.loads(event.data)
             if problem.get("state") in {"failed", "cancelled"}:
                 raise _ended(self._variable, problem["state"], problem)
             raise ServerUnavailable(str(problem.get("detail", "the stream broke")))
-        return ""
+        return None
+
+    def late(self) -> WaitTimeout:
+        """That the text is not whole in time."""
+        return _timed_out(self._variable, self._timeout_s)
 
     def _add(self, delta: dict[str, Any]) -> str:
         skip = self._bytes - int(delta["offset"])
@@ -129,35 +128,20 @@ class _Text:
         return piece
 
 
-async def _block(
-    blocks: AsyncIterator[bytes],
-    deadline: float | None,
-    variable: SemanticVariable,
-    timeout_s: float | None,
-) -> bytes | None:
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await anext(blocks, None)
-    except TimeoutError:
-        raise _timed_out(variable, timeout_s) from None
-
-
-def _timed_out(variable: SemanticVariable, timeout_s: float | None) -> WaitTimeout:
+def _timed_out(variable: Variable, timeout_s: float | None) -> WaitTimeout:
     return WaitTimeout(f"{variable!r} did not come within {timeout_s:g} s; it may still come, ask again")
 
 
-def _ended(variable: SemanticVariable, state: str, problem: dict[str, Any]) -> ParrotError:
-    detail = str(problem.get("detail", ""))
-    if state == "cancelled":
-        error: ParrotError = Cancelled(f"{variable.name or variable.id} was cancelled. {detail}".strip())
-        variable._fail(error, "cancelled")
-        return error
-    error = CallFailed(
-        detail,
-        type=slug(problem),
+def _ended(variable: Variable, state: str, problem: dict[str, Any]) -> ParrotError:
+    kind = slug(problem)
+    root = str(problem.get("cause_type", "")).rpartition(":")[2]
+    failed = CallFailed if state == "failed" else Skipped if "skipped" in {kind, root} else Cancelled
+    error = failed(
+        str(problem.get("detail", "")) or f"{variable.name or variable.id} was cancelled",
+        type=kind if problem else state,
         call_id=str(problem.get("call_id", "")),
-        cause=str(problem.get("cause_type", "")).rpartition(":")[2],
+        cause=root,
         cause_call_id=str(problem.get("cause_call_id", "")),
     )
-    variable._fail(error)
+    variable._fail(error, "failed" if state == "failed" else "cancelled")
     return error

@@ -1,13 +1,13 @@
-"""How an output is generated, and the annotations of a function's parameters."""
+"""How an output is generated."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from parrot.guide import Guide
-from parrot.variable import check_text
+from parrot.text import check_text
 
 MAX_TOKENS = 1_048_576
 STOP_TEXTS = 16
@@ -16,7 +16,6 @@ STOP_TOKEN_IDS = 64
 TOKEN_ID = (1 << 31) - 1
 LOGIT_BIASES = 300
 LOGPROBS = 20
-TRANSFORMS = 16
 
 # The server's name for each setting, and its default there: what says nothing new is not sent.
 _WIRE: Final[Mapping[str, tuple[str, object]]] = {
@@ -38,26 +37,31 @@ _WIRE: Final[Mapping[str, tuple[str, object]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SamplingConfig:
     """How an output is generated; checked when it is made.
+
+    Every setting can be given by name; the positions of the first are those of the prototype's programs.
 
     Attributes:
         temperature: 0 (greedy) to 2.
         top_p: the share of probability sampled from; more than 0, at most 1.
         max_gen_length: the longest output, in tokens, at least 1.
         ignore_tokenizer_eos: generate up to `max_gen_length` even when the model wants to end.
+        stop_token_ids: up to 64 tokens that end the output and are not in it.
         stop_str: a text, or up to 16 of them, before which the output ends.
+        presence_penalty: taken off tokens that the output has already; -2 to 2.
+        frequency_penalty: the same, as often as it has them.
+        n: 1; for several texts, make several calls.
+        best_of: 1.
+        logit_bias: token id to what is added to its logit, -100 to 100; 300 tokens at most; kept as pairs.
+        repetition_penalty: above 1: makes tokens of prompt and output less likely; below 1: likelier; at
+            most 10; 0 stands for 1.
+        length_penalty: 0.
         top_k: how many of the likeliest tokens are sampled from; 0: all.
         seed: makes sampling repeatable; a signed 64-bit integer.
         min_tokens: the shortest output, in tokens.
         min_p: leaves out tokens less likely than this share of the likeliest; 0 to 1.
-        presence_penalty: taken off tokens that the output has already; -2 to 2.
-        frequency_penalty: the same, as often as it has them.
-        repetition_penalty: above 1: makes tokens of prompt and output less likely; below 1: likelier;
-            more than 0, at most 10.
-        logit_bias: token id to what is added to its logit, -100 to 100; 300 tokens at most; kept as pairs.
-        stop_token_ids: up to 64 tokens that end the output and are not in it.
         logprobs: records the output's tokens with their logprobs, and this many alternatives each, 0 to
             20; None: no logprobs.
         prompt_logprobs: the same for the prompt's tokens.
@@ -73,16 +77,20 @@ class SamplingConfig:
     top_p: float = 1.0
     max_gen_length: int = 512
     ignore_tokenizer_eos: bool = False
+    stop_token_ids: Sequence[int] = ()
     stop_str: str | tuple[str, ...] | list[str] | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    n: int = 1
+    best_of: int = 1
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] | None = ()
+    repetition_penalty: float = 1.0
+    length_penalty: float = 0.0
+    _: KW_ONLY
     top_k: int = 0
     seed: int | None = None
     min_tokens: int = 0
     min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
-    stop_token_ids: Sequence[int] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     guide: Guide | None = None
@@ -99,7 +107,8 @@ class SamplingConfig:
             raise TypeError(f"guide is a P.Guide, not {type(self.guide).__name__}")
         object.__setattr__(self, "stop_str", _stops(self.stop_str))
         object.__setattr__(self, "stop_token_ids", _stop_tokens(self.stop_token_ids))
-        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias or ()))
+        object.__setattr__(self, "repetition_penalty", self.repetition_penalty or 1.0)
 
     def _check_numbers(self) -> None:
         for name, low, high in (
@@ -111,9 +120,11 @@ class SamplingConfig:
             ("repetition_penalty", 0, 10),
         ):
             _check_number(name, getattr(self, name), low, high)
-        for name in ("top_p", "repetition_penalty"):
-            if getattr(self, name) == 0:
-                raise ValueError(f"{name} must be more than 0")
+        if self.top_p == 0:
+            raise ValueError("top_p must be more than 0")
+        for name, only in (("n", 1), ("best_of", 1), ("length_penalty", 0)):
+            if getattr(self, name) != only:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; the server knows {only} only")
 
     def to_wire(self) -> dict[str, Any]:
         """The settings as the server's API names them; those at the API's default are left out."""
@@ -127,31 +138,6 @@ class SamplingConfig:
         if self.guide is not None:
             wire["guide"] = self.guide.to_wire()
         return wire
-
-
-class Input:
-    """Annotates a parameter as an input: a text, or the variable that will hold one.
-
-    `P.Input` alone, or `P.Input(transforms=...)` with what is done to the text first, in order: a
-    transform or a list of them, such as "strip", "json:answers[0].text", "regex:Answer: (.*)".
-    """
-
-    def __init__(self, *, transforms: str | Sequence[str] = ()) -> None:
-        self.transforms = _transforms(transforms)
-
-
-class Output:
-    """Annotates a parameter as an output; `P.Output` alone, or `P.Output(P.SamplingConfig(...))`.
-
-    An output is made by the call. Pass a variable for it, by keyword, to choose which one. With
-    `transforms`, its text is what they make of what was generated, and comes whole, at its end.
-    """
-
-    def __init__(
-        self, sampling_config: SamplingConfig | None = None, *, transforms: str | Sequence[str] = ()
-    ) -> None:
-        self.sampling_config = sampling_config
-        self.transforms = _transforms(transforms)
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:
@@ -206,12 +192,3 @@ def _biases(bias: object) -> tuple[tuple[int, float], ...]:
         _check_integer("a token of logit_bias", token, 0, TOKEN_ID)
         _check_number("a bias of logit_bias", value, -100, 100)
     return pairs
-
-
-def _transforms(given: object) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else given
-    if not isinstance(names, (tuple, list)):
-        raise TypeError("transforms is a transform, or a list of them")
-    if len(names) > TRANSFORMS:
-        raise ValueError(f"there are {len(names)} transforms; the limit is {TRANSFORMS}")
-    return tuple(check_text(name, "a transform") for name in names)

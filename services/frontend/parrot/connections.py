@@ -1,0 +1,66 @@
+"""The process's connections: one pool, whatever the number of sessions.
+
+A pool belongs to an event loop, and the SDK has one loop a process; it is closed when that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from parrot.background import background
+
+if TYPE_CHECKING:
+    import httpx
+
+WAITS_AT_ONCE: Final = 256
+"""Waits and streams that hold a connection at once; others queue. A process may open about 1,000 files."""
+KEPT: Final = 64
+"""Idle connections that are kept."""
+
+
+class Pool:
+    """Connections to any number of servers.
+
+    Attributes:
+        waits: taken by whatever holds a connection for long.
+    """
+
+    def __init__(self) -> None:
+        self._clients: dict[tuple[bool, bool], httpx.AsyncClient] = {}
+        self.waits = asyncio.Semaphore(WAITS_AT_ONCE)
+
+    def client(self, *, https: bool, loopback: bool) -> httpx.AsyncClient:
+        """The client for servers of this kind."""
+        found = self._clients.get((https, loopback))
+        if found is None:
+            import httpx
+
+            found = self._clients[https, loopback] = httpx.AsyncClient(
+                # Plain HTTP needs no certificates, which take 20 ms to load.
+                verify=https,
+                # A proxy of the environment can't reach this machine's own loopback.
+                trust_env=not loopback,
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=KEPT),
+            )
+        return found
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
+        clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            await client.aclose()
+
+
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
+
+
+def pool() -> Pool:
+    """The running loop's pool. To be asked on the background loop."""
+    loop = asyncio.get_running_loop()
+    found = _pools.get(loop)
+    if found is None:
+        found = _pools[loop] = Pool()
+        background().at_stop(found.aclose)
+    return found

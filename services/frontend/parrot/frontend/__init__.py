@@ -1,0 +1,1 @@
+"""Where the prototype keeps its frontend; here it is `parrot.compat`."""

@@ -1,0 +1,5 @@
+"""The prototype's path of criteria."""
+
+from parrot.criteria import PerformanceCriteria
+
+__all__ = ["PerformanceCriteria"]

@@ -1,0 +1,1 @@
+"""The prototype's path of transforms."""

@@ -1,0 +1,5 @@
+"""The prototype's path of transforms one after another."""
+
+from parrot.compat.formatting import Sequential
+
+__all__ = ["Sequential"]

@@ -1,0 +1,5 @@
+"""The prototype's path of its machine."""
+
+from parrot.compat.machine import VirtualMachine
+
+__all__ = ["VirtualMachine"]

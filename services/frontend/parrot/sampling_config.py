@@ -1,0 +1,5 @@
+"""The prototype's path of sampling."""
+
+from parrot.sampling import SamplingConfig
+
+__all__ = ["SamplingConfig"]
