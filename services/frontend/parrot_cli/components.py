@@ -13,7 +13,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from parrot_cli.child import Spec
-from parrot_cli.options import Backend, UpOptions
+from parrot_cli.options import SANDBOX, Backend, UpOptions
 from parrot_proto.manager.v1 import manager_pb2, manager_pb2_grpc
 from parrot_runtime import rpc
 
@@ -59,11 +59,11 @@ class Services:
         flags = [
             *("--engine-id", engine_id),
             *("--manager-address", self._addresses.manager_address),
-            *("--backend", options.backend.value),
+            *("--backend", SANDBOX if engine_id == SANDBOX else options.backend.value),
             # The manager, which stops before it, has waited for what runs already.
             *("--drain-s", "5"),
         ]
-        if options.backend is Backend.VLLM:
+        if options.backend is Backend.VLLM and engine_id != SANDBOX:
             flags += ["--model", options.model, "--dtype", options.dtype.value]
         return self._spec(f"engine {engine_id}", "parrot_engine", flags, stop_within_s=40, stop_stage=2)
 
@@ -73,12 +73,16 @@ class Services:
             *("--host", self._options.host),
             *("--port", str(self._options.port)),
             *("--manager-address", self._addresses.manager_address),
+            *(("--keys",) if self._options.keys else ()),
         ]
         return self._spec("gateway", "parrot_gateway", flags, stop_within_s=15, stop_stage=0)
 
     @property
     def _manager_flags(self) -> list[str]:
-        return ["--postgres-url", self._addresses.postgres_url]
+        return [
+            *("--postgres-url", self._addresses.postgres_url),
+            *(("--sandbox",) if self._options.sandbox else ()),
+        ]
 
     def _spec(
         self, name: str, module: str, flags: Sequence[str], stop_within_s: float = 10, stop_stage: int = 0

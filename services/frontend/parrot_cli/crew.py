@@ -16,6 +16,7 @@ from typing import Final
 from parrot_cli.child import Child, Spec, describe_exit
 from parrot_cli.errors import UpError
 from parrot_cli.report import Report
+from parrot_cli.revival import PAUSE_S, Deaths
 
 POLL_S: Final = 0.05
 FORCED_EXIT: Final = 130
@@ -40,7 +41,7 @@ class ComponentDiedError(Exception):
 
 
 class Crew:
-    """The components of one stack. A death among them ends them all."""
+    """The components of one stack. A death among them ends them all, unless it is of one that is revived."""
 
     def __init__(self, logs: Path, report: Report, keep_fds: Sequence[int]) -> None:
         self._logs = logs
@@ -88,20 +89,70 @@ class Crew:
             raise others[0]
         return in_order and not deaths
 
-    async def launch(self, spec: Spec, is_ready: IsReady, within_s: float) -> None:
+    async def launch(self, spec: Spec, is_ready: IsReady, within_s: float, *, revived: bool = False) -> None:
         """Starts a component, and returns once it is ready.
+
+        Args:
+            revived: when it dies, having been ready, it is started again.
 
         Raises:
             UpError: it was not ready within `within_s`.
         """
         child = await self._start(spec)
-        self._watches.create_task(self._watch(child))
-        started, _ = self._busy[spec.name]
+        watch = self._watches.create_task(self._watch(child))
+        await self._until_ready(child, is_ready, within_s)
+        if revived:
+            watch.cancel()
+            self._watches.create_task(self._revive(child, is_ready, within_s))
+
+    async def _until_ready(self, child: Child, is_ready: IsReady, within_s: float) -> None:
+        """Returns once it is ready.
+
+        Raises:
+            UpError: not within `within_s`.
+        """
+        name = child.spec.name
+        started, _ = self._busy[name]
         while (details := await is_ready()) is None:
             if time.monotonic() - started > within_s:
-                raise UpError(f"{spec.name} was not ready within {within_s:g} s; its log: {child.log}")
+                raise UpError(f"{name} was not ready within {within_s:g} s; its log: {child.log}")
             await asyncio.sleep(POLL_S)
         self._done("ready", child, details)
+
+    async def _revive(self, child: Child, is_ready: IsReady, within_s: float) -> None:
+        """Starts a component again each time it dies.
+
+        Raises:
+            ComponentDiedError: it dies again and again.
+            UpError: it did not get ready.
+        """
+        deaths = Deaths()
+        while True:
+            code = await asyncio.shield(child.ended)
+            if deaths.one_more():
+                raise ComponentDiedError(child, code)
+            self._report_death(ComponentDiedError(child, code), "; it is started again")
+            self._bury(child)
+            await asyncio.sleep(PAUSE_S)
+            child = await self._start(child.spec)
+            await self._ready_or_dead(child, is_ready, within_s)
+
+    async def _ready_or_dead(self, child: Child, is_ready: IsReady, within_s: float) -> None:
+        """Returns once it is ready, or has died."""
+        getting_ready = asyncio.create_task(self._until_ready(child, is_ready, within_s))
+        try:
+            await asyncio.wait({getting_ready, child.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if getting_ready.done():
+                await getting_ready
+        finally:
+            getting_ready.cancel()
+            await asyncio.gather(getting_ready, return_exceptions=True)
+
+    def _bury(self, child: Child) -> None:
+        """What it left behind ends too, and nothing more is done about it."""
+        child.kill()
+        self._tell_watchdog(f"-{child.pid}")
+        self._children.remove(child)
 
     async def complete(self, spec: Spec) -> None:
         """Runs something that ends by itself.
@@ -163,10 +214,10 @@ class Crew:
             for name, (started, child) in self._busy.items()
         ]
 
-    def _report_death(self, death: ComponentDiedError) -> None:
+    def _report_death(self, death: ComponentDiedError, then: str = "") -> None:
         child = death.child
         tail = child.tail()
-        lines = [f"{child.spec.name} {describe_exit(death.code)}; the end of {child.log}:"]
+        lines = [f"{child.spec.name} {describe_exit(death.code)}{then}; the end of {child.log}:"]
         lines += [f"    {line}" for line in tail] or ["    (it logged nothing)"]
         self._report.event(
             "died",

@@ -40,6 +40,11 @@ class DataDir:
     path: Path
     lock_fd: int
 
+    def announce(self, manager_address: str) -> None:
+        """Tells other commands on this machine where the managers are."""
+        held_by = json.loads(os.pread(self.lock_fd, 4096, 0)) | {"manager_address": manager_address}
+        _write(self.lock_fd, held_by)
+
     @property
     def logs(self) -> Path:
         """A log a component."""
@@ -76,11 +81,24 @@ def held(path: Path, url: str, waiting: Callable[[str], None]) -> Iterator[DataD
         raise UpError(f"the data folder {path} can't be used: {error.strerror}") from None
     try:
         _lock(fd, path, waiting)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps({"pid": os.getpid(), "url": url}).encode(), 0)
+        _write(fd, {"pid": os.getpid(), "url": url})
         yield DataDir(path, fd)
     finally:
         os.close(fd)
+
+
+def announced_managers(path: Path) -> str:
+    """Where the managers of the stack in a folder are, as it said when it was up; empty: it never was."""
+    try:
+        held_by = json.loads((path.expanduser() / "parrot.lock").read_text())
+        return str(held_by["manager_address"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _write(fd: int, held_by: dict[str, object]) -> None:
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, json.dumps(held_by).encode(), 0)
 
 
 def _lock(fd: int, path: Path, waiting: Callable[[str], None]) -> None:

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from parrot_cli.errors import UpError
+from parrot_runtime.hosts import is_loopback
 
 PACKAGED_MODEL: Final = "smollm2"
+SANDBOX: Final = "sandbox"
+"""The engine that runs code, by its name and its backend's."""
 
 
 class Backend(StrEnum):
@@ -54,6 +57,8 @@ class UpOptions:
     postgres_url: str = ""
     otlp_endpoint: str = ""
     log_level: LogLevel = LogLevel.INFO
+    keys: bool = False
+    sandbox: bool = False
 
     @property
     def url(self) -> str:
@@ -64,7 +69,8 @@ class UpOptions:
     @property
     def engine_ids(self) -> list[str]:
         """The engines to start."""
-        return [f"e-{number}" for number in range(1, self.engines + 1)]
+        numbered = [f"e-{number}" for number in range(1, self.engines + 1)]
+        return [*numbered, SANDBOX] if self.sandbox else numbered
 
     @property
     def manager_ids(self) -> list[str]:
@@ -75,10 +81,15 @@ class UpOptions:
         """Finds what can't work, before anything is started.
 
         Raises:
-            UpError: the model's folder or the port is not usable.
+            UpError: the model's folder or the port is not usable, or others are let in without keys.
         """
         if self.backend is Backend.VLLM and self.model != PACKAGED_MODEL:
             _check_model(Path(self.model))
+        if not self.keys and not is_loopback(self.host):
+            raise UpError(
+                f"--host {self.host} lets others in, and no keys are asked for: add --keys, and make one "
+                "with `parrot keys create`; or listen on 127.0.0.1"
+            )
         _check_port(self.host, self.port)
 
 

@@ -21,6 +21,10 @@ READY_WITHIN_S: Final = 60.0
 ENGINE_READY_WITHIN_S: Final = 900.0
 """An engine may have to convert and load a large model first."""
 NATS_TIMEOUT_S: Final = 5.0
+NO_KEYS: Final = (
+    "DEVELOPMENT: no keys are asked for, so that whoever can reach this machine's loopback can use it and "
+    "read every session"
+)
 
 
 async def run_stack(options: UpOptions, report: Report) -> int:
@@ -38,7 +42,10 @@ async def run_stack(options: UpOptions, report: Report) -> int:
                 await _check_nats(options.nats_url)
             crew = Crew(data.logs, report, [data.lock_fd])
             stack = Stack(options, data, crew, report, postgres)
-            return 0 if await crew.run(stack.start) else 1
+            try:
+                return 0 if await crew.run(stack.start) else 1
+            finally:
+                await stack.close()
         finally:
             if postgres is not None:
                 postgres.clean_up()
@@ -60,6 +67,12 @@ class Stack:
         self._crew = crew
         self._report = report
         self._postgres = postgres
+        self._probe: Probe | None = None
+
+    async def close(self) -> None:
+        """Asks the components nothing more."""
+        if self._probe is not None:
+            await self._probe.close()
 
     async def start(self) -> None:
         """Starts everything, and says so.
@@ -76,12 +89,10 @@ class Stack:
         addresses = Addresses(managers, nats_url.result(), postgres_url.result())
         services = Services(self._options, addresses)
         await self._crew.complete(services.migrations())
-        probe = Probe(list(managers.values()), self._options.url)
-        try:
-            await self._start_services(services, probe, managers)
-            self._announce(sorted({engine.model for engine in await probe.engines()}), addresses, start)
-        finally:
-            await probe.close()
+        # A manager that is started again is asked whether it is ready at any time later.
+        probe = self._probe = Probe(list(managers.values()), self._options.url)
+        await self._start_services(services, probe, managers)
+        self._announce(sorted({engine.model for engine in await probe.engines()}), addresses, start)
 
     async def _start_nats(self) -> str:
         if self._options.nats_url:
@@ -117,7 +128,8 @@ class Stack:
         async with asyncio.TaskGroup() as together:
             for manager_id, address in managers.items():
                 ready = partial(probe.manager, address)
-                together.create_task(self._crew.launch(services.manager(manager_id), ready, READY_WITHIN_S))
+                spec = services.manager(manager_id)
+                together.create_task(self._crew.launch(spec, ready, READY_WITHIN_S, revived=True))
             together.create_task(self._crew.launch(services.gateway(), probe.gateway, READY_WITHIN_S))
             for engine_id in self._options.engine_ids:
                 together.create_task(self._start_engine(services, probe, engine_id))
@@ -131,10 +143,13 @@ class Stack:
     def _announce(self, models: list[str], addresses: Addresses, start: float) -> None:
         what = ", ".join(models) or "no model (no engine yet)"
         seconds = time.monotonic() - start
+        door = "API keys are asked for" if self._options.keys else NO_KEYS
+        self._data.announce(addresses.manager_address)
         self._report.event(
             "up",
             f"Parrot serves {what} at {self._options.url} after {seconds:.1f} s\n"
-            f"  API: {self._options.url}/docs   logs: {self._data.logs}   Ctrl-C stops it",
+            f"  API: {self._options.url}/docs   logs: {self._data.logs}   Ctrl-C stops it\n  {door}",
+            keys=self._options.keys,
             url=self._options.url,
             models=models,
             manager_address=addresses.manager_address,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,10 +16,12 @@ import psutil
 import pytest
 from tests.support.waiting import until
 
+from parrot_cli import crew
 from parrot_cli.child import Spec
 from parrot_cli.crew import FORCED_EXIT, Crew
 from parrot_cli.errors import UpError
 from parrot_cli.report import Report
+from parrot_cli.revival import DEATHS
 
 pytestmark = pytest.mark.anyio
 
@@ -58,11 +61,29 @@ class Rig:
         return is_ready
 
     async def launch(
-        self, name: str, code: str, *arguments: str, stage: int = 0, within_s: float = 5
+        self,
+        name: str,
+        code: str,
+        *arguments: str,
+        stage: int = 0,
+        within_s: float = 5,
+        revived: bool = False,
     ) -> None:
         command = [sys.executable, "-I", "-S", "-c", code, *arguments]
         spec = Spec(name, command, stop_stage=stage, stop_within_s=within_s)
-        await self.crew.launch(spec, self.ready_when_it_says(name), within_s=20)
+        await self.crew.launch(spec, self.ready_when_it_says(name), within_s=20, revived=revived)
+
+    async def end_lives(self, name: str, number: signal.Signals, lives: int) -> None:
+        """Sends a component a signal in each of so many lives, and returns when it is ready for one more."""
+        for ended in range(lives):
+            while self.told("ready").count(name) == ended:  # noqa: ASYNC110 - a process can set no event
+                await asyncio.sleep(0.01)
+            ready = [
+                event for event in self.events if (event["event"], event.get("component")) == ("ready", name)
+            ]
+            os.kill(ready[ended]["pid"], number)
+        while self.told("ready").count(name) == lives:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -111,6 +132,37 @@ async def test_a_death_is_told_with_the_logs_end_and_ends_the_others(rig: Rig) -
     assert died["tail"] == ["up", "oops"]
     assert "mortal exited with code 1" in died["text"]
     assert rig.told("stopped") == ["steady"]
+
+
+async def test_what_is_revived_is_started_again_and_the_others_go_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "PAUSE_S", 0.01)
+
+    async def start() -> None:
+        await rig.launch("steady", OBEDIENT)
+        await rig.launch("mortal", MORTAL, revived=True)
+        await rig.end_lives("mortal", signal.SIGUSR1, 2)
+        stop_me()
+
+    # It is told to stop by a signal that ends it otherwise than in order; that is no matter of this test.
+    await rig.crew.run(start)
+    assert rig.told("died") == ["mortal", "mortal"]
+    died = next(event for event in rig.events if event["event"] == "died")
+    assert "exited with code 1; it is started again" in died["text"]
+    assert set(rig.told("stopped")) >= {"steady"}
+
+
+async def test_what_dies_again_and_again_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "PAUSE_S", 0.01)
+
+    async def start() -> None:
+        await rig.launch("mortal", MORTAL, revived=True)
+        await rig.end_lives("mortal", signal.SIGKILL, DEATHS)
+
+    assert not await rig.crew.run(start)
+    assert rig.told("died") == ["mortal"] * DEATHS
+    assert "started again" not in [event for event in rig.events if event["event"] == "died"][-1]["text"]
 
 
 async def test_what_does_not_stop_is_killed_and_told(rig: Rig) -> None:

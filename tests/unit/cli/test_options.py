@@ -35,7 +35,13 @@ def test_a_port_in_use_is_named_with_the_way_out() -> None:
 
 def test_a_host_that_is_not_ours_is_refused() -> None:
     with pytest.raises(UpError, match=r"can't listen on 203\.0\.113\.1:"):
-        options(host="203.0.113.1").check()
+        options(host="203.0.113.1", keys=True).check()
+
+
+@pytest.mark.parametrize("host", ["203.0.113.1", "0.0.0.0", ""])  # noqa: S104 - refused
+def test_others_are_not_let_in_without_keys(host: str) -> None:
+    with pytest.raises(UpError, match=r"no keys are asked for: add --keys"):
+        options(host=host).check()
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,162 @@
+"""Runs a graph that is written down: the body of a request for calls, its variables given as arguments."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from parrot.sse import Parser
+from parrot_cli.failing import FAILED, INTERRUPTED, UNREACHABLE, CommandError, wrong_use
+from parrot_cli.graphs import graph_of
+from parrot_cli.screen import plain, print_json
+from parrot_cli.server import Server, problem_line
+
+SILENCE_S: Final = 30.0
+TRIES: Final = 5
+LABEL_CHARS: Final = 200
+
+
+def run_graph(server: Server, file: Path, arguments: Sequence[str], *, quiet: bool, as_json: bool) -> int:
+    """Runs it in a session of its own and prints its results; 1 when one of them failed.
+
+    Raises:
+        CommandError: the file or an argument can't be used, or the server can't or would not.
+    """
+    # Whoever ends this command ends its session with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    body = _with_values(_read(file), arguments)
+    label = plain(file.stem)[:LABEL_CHARS]
+    session_id = server.post("/v1/sessions", {"label": label})["id"]
+    if not quiet:
+        sys.stderr.write(f"parrot run: session {session_id}\n")
+    try:
+        server.post(f"/v1/sessions/{session_id}/calls", body)
+        return _print_results(server, session_id, as_json=as_json)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        server.delete(f"/v1/sessions/{session_id}")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        body = json.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        wrong_use(f"{file}: {error}")
+    except (json.JSONDecodeError, RecursionError) as error:
+        wrong_use(f"{file} is no JSON: {error}")
+    if not isinstance(body, dict):
+        wrong_use(f'{file}: a graph is a JSON object, such as {{"calls": [...]}}')
+    # A call alone stands for a list of it, as in the HTTP API.
+    return {"calls": [body]} if "calls" not in body and "prompt" in body else body
+
+
+def _with_values(body: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
+    """The body with the variables that the arguments give; they come before those of the file."""
+    given = dict(_value_of(argument) for argument in arguments)
+    if not given:
+        return body
+    stays = [
+        variable
+        for variable in body.get("variables", [])
+        if not (isinstance(variable, dict) and variable.get("semantic_var_id") in given)
+    ]
+    new = [{"semantic_var_id": name, "name": name, "value": value} for name, value in given.items()]
+    return {**body, "variables": [*stays, *new]}
+
+
+def _value_of(argument: str) -> tuple[str, str]:
+    name, equals, value = argument.partition("=")
+    if not equals or not name:
+        wrong_use(f"{argument!r}: a graph's arguments look like NAME=TEXT or NAME=@FILE")
+    if not value.startswith("@"):
+        return name, value
+    try:
+        return name, Path(value[1:]).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        wrong_use(f"{argument}: {error}")
+
+
+def _results_of(session: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the graph makes and nothing in it reads: ids, each with its name. Instances' are their block's."""
+    graph = graph_of(session)
+    read = {variable for node in graph.nodes for variable in node.reads}
+    instances = {
+        edge["semantic_var_id"] for call in session["calls"] if call["block_id"] for edge in call["outputs"]
+    }
+    return [
+        (variable, name)
+        for node in graph.nodes
+        for name, variable in node.outputs
+        if variable not in read and variable not in instances
+    ]
+
+
+def _print_results(server: Server, session_id: str, *, as_json: bool) -> int:
+    path = f"/v1/sessions/{session_id}"
+    results = _results_of(server.get(path))
+    outputs: dict[str, str] = {}
+    errors: dict[str, Any] = {}
+    for variable, name in results:
+        text, problem = _follow(
+            server, f"{path}/variables/{variable}", _heading(name, results), as_json=as_json
+        )
+        if problem is None:
+            outputs[name] = text
+        else:
+            errors[name] = problem
+    if as_json:
+        print_json({"session_id": session_id, "outputs": outputs, "errors": errors})
+    return FAILED if errors else 0
+
+
+def _heading(name: str, results: Sequence[object]) -> str:
+    """What stands above a result; one that is alone has the output for itself."""
+    return f"== {plain(name)} ==\n" if len(results) > 1 else ""
+
+
+def _follow(server: Server, path: str, heading: str, *, as_json: bool) -> tuple[str, dict[str, Any] | None]:
+    """Prints a variable as it is written, unless it is to stand in JSON; its text, or its problem."""
+    if not as_json:
+        sys.stdout.write(heading)
+    text = ""
+    for event, data in _events(server, f"{path}/stream"):
+        if event == "delta":
+            text += data["text"]
+            _show(data["text"], as_json=as_json)
+        elif event == "error":
+            sys.stderr.write("" if as_json else f"parrot run: {plain(problem_line(data))}\n")
+            return text, data
+    _show("\n", as_json=as_json)
+    return text, None
+
+
+def _show(text: str, *, as_json: bool) -> None:
+    if not as_json:
+        # To another program it goes as it is; a terminal is not to be moved by it.
+        sys.stdout.write(plain(text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
+
+
+def _events(server: Server, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A variable's events up to its end, over broken connections too."""
+    last_id, tries = "", 0
+    while True:
+        try:
+            with server.stream(path, last_id, SILENCE_S) as chunks:
+                parser = Parser()
+                for chunk in chunks:
+                    for event in parser.feed(chunk):
+                        tries = 0
+                        last_id = event.id or last_id
+                        yield event.event, json.loads(event.data)
+                        if event.event in {"done", "error"}:
+                            return
+        except CommandError as error:
+            if error.code != UNREACHABLE or tries == TRIES:
+                raise
+        tries += 1
