@@ -65,7 +65,7 @@ def set_up() -> None:
     requirements.write_text("\n".join(vllm_requirements()) + "\n")
     step(
         "vLLM's requirements, Parrot and its tools",
-        pip("install", "-r", str(requirements), "-e", f"{ROOT}[laptop,dev]", TORCH),
+        pip("install", "-r", str(requirements), "-e", f"{ROOT}[laptop,dev,frameworks]", TORCH),
     )
     step("importing vLLM", [str(PYTHON), "-c", "from vllm.v1.engine.async_llm import AsyncLLM"])
     STAMP.write_text(key())

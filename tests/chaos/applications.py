@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
+from tests.chaos.chronicles import follow_session
 from tests.chaos.transcripts import Transcript, follow
 
 PAUSE_S: Final = 0.2
@@ -58,10 +59,11 @@ class Clients:
         session = await self._post("/v1/sessions", {"label": "chaos"}, key)
         session_id = session["id"]
         self.record.unfinished.add(session_id)
-        batch = await self._post(f"/v1/sessions/{session_id}/calls", {"calls": calls}, key)
-        self.record.accepted[session_id] = [call["id"] for call in batch["calls"]]
         outputs = [f"v{place}" for place in range(len(calls))]
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._hear(session_id, outputs))
+            batch = await self._post(f"/v1/sessions/{session_id}/calls", {"calls": calls}, key)
+            self.record.accepted[session_id] = [call["id"] for call in batch["calls"]]
             for variable_id in outputs:
                 group.create_task(self._read(session_id, variable_id, 0))
             group.create_task(self._read(session_id, self._chance.choice(outputs), APART_S))
@@ -70,6 +72,9 @@ class Clients:
     async def _read(self, session_id: str, variable_id: str, after_s: float) -> None:
         await asyncio.sleep(after_s)
         self.record.transcripts.append(await follow(self._http, session_id, variable_id))
+
+    async def _hear(self, session_id: str, outputs: list[str]) -> None:
+        self.record.transcripts += await follow_session(self._http, session_id, outputs)
 
     async def _post(self, path: str, body: dict[str, Any], key: str) -> dict[str, Any]:
         """Asks until it is done; its key makes that one and the same."""

@@ -49,7 +49,8 @@ async def follow(client: httpx.AsyncClient, session_id: str, variable_id: str) -
     path = f"/v1/sessions/{session_id}/variables/{variable_id}/stream"
     while not transcript.state:
         transcript.connections += 1
-        headers = {"Last-Event-ID": f"{variable_id}:{len(transcript.data)}"} if transcript.data else {}
+        event_id = f"{session_id}/{variable_id}:{len(transcript.data)}"
+        headers = {"Last-Event-ID": event_id} if transcript.data else {}
         try:
             async with client.stream("GET", path, headers=headers) as answer:
                 if answer.status_code == 200:

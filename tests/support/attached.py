@@ -31,9 +31,9 @@ class Engines:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs = ExitStack()
 
-    def start(self, name: str) -> None:
-        """Starts an engine."""
-        command = [sys.executable, "-m", "parrot_engine", "--engine-id", name, *self._flags]
+    def start(self, name: str, *flags: str) -> None:
+        """Starts an engine, with flags of its own beside those of all."""
+        command = [sys.executable, "-m", "parrot_engine", "--engine-id", name, *self._flags, *flags]
         log = self._logs.enter_context((self._folder / f"{name}.log").open("ab"))
         self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
 

@@ -17,6 +17,7 @@ from parrot_proto.manager.v1 import manager_pb2 as pb
 from parrot_proto.manager.v1 import manager_pb2_grpc
 from parrot_runtime import errors, ids, rpc
 from parrot_runtime.errors import Fault
+from tests.support.unplayed import Unplayed
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -31,7 +32,7 @@ class FakeSession:
     values: dict[str, str] = field(default_factory=dict)
 
 
-class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
+class FakeManager(Unplayed):
     """Answers as the manager would; tests say when and how variables end.
 
     Attributes:
@@ -44,6 +45,7 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
         moves: so many sessions are another manager's by the time what was asked for is stored.
         cut_off: its store is away: it answers reads, and neither writes nor who serves what.
         refused: how many requests it refused, being cut off.
+        refused_batches: how many batches it refused with `refuse`.
         criteria: what readers said they want, in order.
     """
 
@@ -60,6 +62,7 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
         self.moves = 0
         self.cut_off = False
         self.refused = 0
+        self.refused_batches = 0
         self.criteria: list[pb.Criteria] = []
         self._answered: dict[str, tuple[bytes, pb.SubmitCallsResponse]] = {}
 
@@ -86,6 +89,13 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
         """Commits a variable's failure."""
         variable = self.sessions[session_id].variables[variable_id]
         variable.state = common_pb2.VARIABLE_STATE_FAILED
+        variable.failure.CopyFrom(fault.to_failure())
+        self._tell()
+
+    def cancel(self, session_id: str, variable_id: str, fault: Fault) -> None:
+        """Commits that a variable was cancelled, and why."""
+        variable = self.sessions[session_id].variables[variable_id]
+        variable.state = common_pb2.VARIABLE_STATE_CANCELLED
         variable.failure.CopyFrom(fault.to_failure())
         self._tell()
 
@@ -136,11 +146,20 @@ class FakeManager(manager_pb2_grpc.ManagerServiceServicer):
                 found.session.state = common_pb2.SESSION_STATE_CANCELLED
         return pb.CloseSessionResponse(session=found.session)
 
+    async def DeleteSession(  # noqa: N802
+        self, request: pb.DeleteSessionRequest, context: Context
+    ) -> pb.DeleteSessionResponse:
+        self._note()
+        self._session(request.session_id)
+        del self.sessions[request.session_id]
+        return pb.DeleteSessionResponse()
+
     async def SubmitCalls(self, request: pb.SubmitCallsRequest, context: Context) -> pb.SubmitCallsResponse:  # noqa: N802
         self._note()
         found = self._session(request.session_id)
         self._check_store()
         if self.refuse is not None:
+            self.refused_batches += 1
             raise self.refuse
         digest = request.SerializeToString(deterministic=True)
         before = self._answered.get(request.idempotency_key)

@@ -44,6 +44,7 @@ class Client:
     """Asks a manager; raises `Fault`."""
 
     def __init__(self, channel: aio.Channel, tenant: str = TENANT) -> None:
+        self.channel = channel
         self._stub: Any = ManagerServiceStub(channel)
         self.tenant = tenant
 
@@ -75,6 +76,37 @@ class Client:
         )
         answer: pb.SubmitCallsResponse = await self._ask("SubmitCalls", request)
         return [*answer.call_ids, *answer.block_ids]
+
+    async def claim(
+        self, session_id: str, call_id: str = "c-1", worker: str = "w", wait_ms: int = 5000
+    ) -> dict[str, str] | None:
+        """The inputs of a call that is the worker's now; None: they were not there in time."""
+        request = pb.ClaimCallRequest(
+            tenant=self.tenant, session_id=session_id, call_id=call_id, worker=worker, wait_ms=wait_ms
+        )
+        answer: pb.ClaimCallResponse = await self._ask("ClaimCall", request)
+        return {given.name: given.text for given in answer.inputs} if answer.claimed else None
+
+    async def renew(self, session_id: str, call_id: str = "c-1", worker: str = "w") -> int:
+        """For how many ms a call is the worker's from now on."""
+        request = pb.RenewClaimRequest(
+            tenant=self.tenant, session_id=session_id, call_id=call_id, worker=worker
+        )
+        return int((await self._ask("RenewClaim", request)).lease_ms)
+
+    async def complete(
+        self, session_id: str, call_id: str = "c-1", worker: str = "w", error: str = "", **outputs: str
+    ) -> int:
+        """The state in which a call ended with this."""
+        request = pb.CompleteCallRequest(
+            tenant=self.tenant, session_id=session_id, call_id=call_id, worker=worker
+        )
+        if error:
+            request.error = error
+        else:
+            texts = [pb.NamedText(name=name, text=text) for name, text in outputs.items()]
+            request.outputs.CopyFrom(pb.NativeOutputs(texts=texts))
+        return int((await self._ask("CompleteCall", request)).state)
 
     async def set(self, session_id: str, variable_id: str, value: str) -> pb.Variable:
         """Gives a variable its value."""
@@ -181,6 +213,14 @@ def call(name: str, inputs: Sequence[str], outputs: Sequence[str], model: str = 
     segments += [common_pb2.Segment(input=common_pb2.InputHole(name=v, variable_id=v)) for v in inputs]
     segments += [common_pb2.Segment(output=common_pb2.OutputHole(name=v, variable_id=v)) for v in outputs]
     return pb.NewCall(name=name, model=model, segments=segments)
+
+
+def native(name: str, inputs: Sequence[str], outputs: Sequence[str], timeout_ms: int = 60_000) -> pb.NewCall:
+    """A call that the client runs, whose placeholders are named as its variables."""
+    made = call(name, inputs, outputs)
+    del made.segments[0]
+    made.native.client.timeout_ms = timeout_ms
+    return made
 
 
 async def eventually(look: Callable[[], Any], within_s: float = 10) -> Any:

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import uuid4
 
+import httpx
+import psutil
+
 from parrot_cli.child import tethered
 from parrot_proto.manager.v1 import manager_pb2 as pb
 from parrot_runtime import errors, rpc
@@ -46,6 +49,10 @@ class Service:
         """Asks it to stop; its exit status."""
         return await self._end(signal.SIGTERM)
 
+    def children(self) -> list[psutil.Process]:
+        """Every process it started, and they started."""
+        return psutil.Process(self._process.pid).children(recursive=True) if self._process is not None else []
+
     def pause(self) -> None:
         """It does nothing more, and does not know."""
         self._signal(signal.SIGSTOP)
@@ -73,6 +80,13 @@ class ManagerProcess(Service):
 
     id: str = ""
     address: str = ""
+
+
+@dataclass(eq=False)
+class GatewayProcess(Service):
+    """`parrot-gateway`, at a URL."""
+
+    url: str = ""
 
 
 @dataclass
@@ -108,6 +122,25 @@ class Site:
         await made.start()
         for client in self.clients.values():
             await eventually(_has_engine(client, engine_id), within_s=20)
+        return made
+
+    async def gateway(self, *flags: str) -> GatewayProcess:
+        """A gateway of every manager there is, that was started and answers."""
+        port = free_port()
+        addresses = ",".join(manager.address for manager in self.managers)
+        settings = ("--port", str(port), "--manager-address", addresses, "--nats-url", self.nats_url, *flags)
+        made = GatewayProcess(["parrot_gateway", *settings], url=f"http://127.0.0.1:{port}")
+        self.stack.push_async_callback(made.kill)
+        await made.start()
+        async with httpx.AsyncClient(base_url=made.url, timeout=2) as http:
+
+            async def ready() -> bool:
+                try:
+                    return (await http.get("/readyz")).status_code == 200
+                except httpx.TransportError:
+                    return False
+
+            await eventually(ready, within_s=20)
         return made
 
     async def ask(self, question: Callable[[Client], Awaitable[T]], within_s: float = 30) -> T:

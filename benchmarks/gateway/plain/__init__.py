@@ -1,0 +1,1 @@
+"""The examples as they are written for OpenAI's client, to count what changes: see `integration.py`."""
