@@ -35,17 +35,15 @@ def text_of(events: list[dict[str, Any]]) -> str:
 
 def test_a_response_is_there_after_a_restart_of_everything() -> None:
     with data_folder() as folder:
-        with running(folder, "--backend", "sim", env=ENV) as up:
+        with running(folder, "--backend", "sim", env=ENV) as up, client_of(up) as client:
             up.wait_up()
-            client = client_of(up)
             made = client.responses.create(model="sim", input="One?", max_output_tokens=60, instructions="x")
             deleted = client.responses.create(model="sim", input="A secret.", max_output_tokens=4)
             client.responses.delete(deleted.id)
             events = followed(up, made.id)
             assert up.stop() == 0
-        with running(folder, "--backend", "sim", env=ENV) as up:
+        with running(folder, "--backend", "sim", env=ENV) as up, client_of(up) as client:
             up.wait_up()
-            client = client_of(up)
 
             assert client.responses.retrieve(made.id) == made
             assert text_of(followed(up, made.id)) == text_of(events) == made.output_text

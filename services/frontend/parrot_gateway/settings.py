@@ -52,7 +52,8 @@ class GatewaySettings(ServiceSettings):
     unread_s: float = Field(
         default=60.0,
         gt=0,
-        description="how long a client may leave what it is sent unread, or unacknowledged, before it is cut (Linux)",
+        description="how long a client may leave what it is sent unread, or unacknowledged,"
+        " before it is cut (Linux)",
     )
     stop_s: int = Field(
         default=5, ge=1, description="how long requests may take to end when the gateway stops"
