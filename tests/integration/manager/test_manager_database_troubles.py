@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -72,6 +73,21 @@ async def wired(url: str) -> AsyncIterator[tuple[Wire, str]]:
         yield wire, f"postgresql://{direct.username}@127.0.0.1:{port}/{direct.database}?ssl=disable"
     finally:
         server.close()
+
+
+async def test_of_several_that_migrate_at_once_one_does_it_and_the_others_find_it_done(
+    database_url: str,
+) -> None:
+    command = [sys.executable, "-m", "parrot_manager", "--migrate", "--postgres-url", database_url]
+    together = [
+        await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        for _ in range(3)
+    ]
+    said = [(await process.communicate())[0].decode() for process in together]
+    assert [process.returncode for process in together] == [0, 0, 0], said
+    await schema.check(database_url, 10)
 
 
 async def test_a_connection_that_is_dead_without_a_sign_does_not_cost_the_lease(database_url: str) -> None:

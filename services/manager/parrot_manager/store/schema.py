@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -9,6 +10,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from parrot_manager.store.postgres import engine_of
@@ -18,9 +20,12 @@ from parrot_runtime.errors import Fault
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 SCRIPTS: Final = "parrot_manager:migrations"
+MIGRATING: Final = 0x7061_7272_6F74
+"""The advisory lock of whoever migrates."""
+TURN_S: Final = 0.5
 
 log = structlog.get_logger()
 
@@ -34,10 +39,13 @@ async def migrate(url: str, timeout_s: float, revision: str = "head") -> None:
     """
     engine = engine_of(url)
     try:
-        found = await _current(engine, url, timeout_s)
-        if not _is_known(found):
-            raise _too_new(url, found)
+        await _current(engine, url, timeout_s)
         async with engine.connect() as connection:
+            await _wait_for_turn(connection)
+            found = await connection.run_sync(_revision)
+            await connection.commit()
+            if not _is_known(found):
+                raise _too_new(url, found)
             await connection.run_sync(_run, revision, found)
             await connection.commit()
         log.info("migrated", before=found or "nothing", after=revision)
@@ -65,6 +73,14 @@ async def check(url: str, timeout_s: float) -> None:
             f"the database at {hide_password(url)} has schema {found or 'nothing'}, this version needs "
             f"{head}: run `parrot-manager --migrate` with the same --postgres-url first",
         )
+
+
+async def _wait_for_turn(connection: AsyncConnection) -> None:
+    """Of several that migrate at once the later ones find it done. A turn lasts as long as its connection."""
+    while not (await connection.execute(text(f"SELECT pg_try_advisory_lock({MIGRATING})"))).scalar():
+        await connection.rollback()
+        log.info("another process migrates this database; waiting for it")
+        await asyncio.sleep(TURN_S)
 
 
 def head_revision() -> str:
