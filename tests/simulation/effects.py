@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tests.simulation.manager import SimManager
 
 RETRY_MS = 250
+SLOW_ANSWERS = 0.1
+SLOW_MS = 5_000
+"""Who takes over many sessions has much to read."""
 
 
 class Effects:
@@ -25,6 +28,7 @@ class Effects:
 
     def __init__(self, manager: SimManager) -> None:
         self._manager = manager
+        self._dice = manager.dice.apart("answers")
 
     async def perform(self, effect: commands.Effect) -> None:
         """Does it; what comes of it returns to the machine as an event."""
@@ -91,6 +95,8 @@ class Effects:
 
     async def _answer(self, command: commands.ReadValues) -> None:
         wanted = dict.fromkeys(name for asked in command.questions for name in asked.variable_ids)
+        if self._dice.chance(SLOW_ANSWERS):
+            await sleep(self._dice.between(0, SLOW_MS))
         while command.session_id in self._manager.machine.state.sessions:
             try:
                 values = await self._manager.store.read_values(command.session_id, list(wanted))

@@ -122,6 +122,8 @@ class Intake:
         await self.close(app)
         async with self._writing(session_id) as epoch:
             await manager.outbox(session_id).quiet(LOCK_MS)
+            await manager.tellings.quiet(session_id, LOCK_MS)
+            await manager.states.purge(session_id)
             await manager.store.delete_session(session_id, epoch)
             forget = events.Timer(events.TimerKind.FORGET, session_id)
             self._apply(session_id, epoch, events.TimerFired(forget))
@@ -163,9 +165,16 @@ class Intake:
         self._manager.apply(native_events.ClaimRenewed(session_id, call_id, worker))
 
     async def complete(
-        self, session_id: str, call_id: str, worker: str, outputs: list[str], fails: str
-    ) -> None:
-        """What a call came to.
+        self,
+        session_id: str,
+        call_id: str,
+        worker: str,
+        outputs: list[str],
+        fails: str,
+        *,
+        unclaimed: bool = False,
+    ) -> bool:
+        """What a call came to; False: without a claim, and it waits for its inputs.
 
         Raises:
             Fault: `claim_lost`, and as `natives`.
@@ -173,15 +182,20 @@ class Intake:
         live = await self._live(session_id)
         call = live.calls[call_id]
         if not claims.has_result(call, worker):
-            claims.admit_renewal(live, call, worker)
+            if unclaimed and not claims.admit_claim(live, call, worker):
+                return False
+            claims.admit_result(live, call, worker, unclaimed=unclaimed)
             if fails:
                 failure = Failure(fails, "it broke")
-                self._manager.apply(native_events.NativeFailed(session_id, call_id, worker, failure))
+                self._manager.apply(
+                    native_events.NativeFailed(session_id, call_id, worker, failure, unclaimed)
+                )
             else:
                 texts = zip(call.output_ids, outputs, strict=True)
                 values = tuple(Value(name, text.encode()) for name, text in texts)
-                self._manager.apply(native_events.NativeDone(session_id, call_id, worker, values))
+                self._manager.apply(native_events.NativeDone(session_id, call_id, worker, values, unclaimed))
         await self._manager.outbox(session_id).settled(LOCK_MS)
+        return True
 
     async def _live(self, session_id: str) -> LiveSession:
         await self._check_open(session_id)

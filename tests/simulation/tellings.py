@@ -16,7 +16,7 @@ from parrot_runtime.values.session_fold import Fold
 from parrot_runtime.values.states import Last, SupersededError, Telling, has_ended
 from tests.simulation.bus import Bus
 from tests.simulation.dice import Dice
-from tests.simulation.kernel import sleep
+from tests.simulation.kernel import Signal, sleep
 from tests.simulation.violations import promise
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ class StateLog:
         messages = self.messages.get(session_id)
         return Last(len(messages), messages[-1]) if messages else None
 
+    async def purge(self, session_id: str) -> None:
+        """As `Values.purge`."""
+        await self._trip()
+        self.messages.pop(session_id, None)
+
     async def _trip(self) -> None:
         await sleep(self._dice.between(0, 6))
         if self._bus.down or self._dice.chance(self._bus.loss):
@@ -64,7 +69,7 @@ class Tellings:
     def __init__(self, manager: SimManager) -> None:
         self._manager = manager
         self._tellings: dict[str, Telling] = {}
-        self._speaking: set[str] = set()
+        self._speaking: dict[str, Signal] = {}
 
     def accepted(self, event: CallsAccepted) -> None:
         """A batch is stored."""
@@ -80,6 +85,16 @@ class Tellings:
         if telling is not None:
             telling.restore(told.of_record(record))
             self._speak(record.session.id)
+
+    async def quiet(self, session_id: str, timeout_ms: int) -> None:
+        """Returns once nothing of a session is still to be told, or on its way.
+
+        Raises:
+            Fault: `unavailable`, when that takes too long.
+        """
+        spoken = self._speaking.get(session_id)
+        if spoken is not None and not await spoken.wait(timeout_ms):
+            raise Fault(errors.UNAVAILABLE, "what became of it is not told")
 
     def forget(self, session_id: str) -> None:
         """A session has left."""
@@ -100,7 +115,7 @@ class Tellings:
 
     def _speak(self, session_id: str) -> None:
         if session_id not in self._speaking:
-            self._speaking.add(session_id)
+            self._speaking[session_id] = Signal()
             self._manager.process.spawn(self._tell_all, session_id)
 
     async def _tell_all(self, session_id: str) -> None:
@@ -110,7 +125,7 @@ class Tellings:
                 await self._tell(session_id, telling)
             except Fault:
                 await sleep(RETRY_MS)
-        self._speaking.discard(session_id)
+        self._speaking.pop(session_id).notify()
 
     async def _tell(self, session_id: str, telling: Telling) -> None:
         log = self._manager.states
@@ -137,11 +152,13 @@ class Tellings:
 
 
 def check_told(world: World) -> None:
-    """Whoever read every message knows each thing as it is stored."""
+    """Whoever read every message knows each thing as it is stored; of what was deleted nothing is left."""
     for client in world.clients:
         session_id = client.app.session_id
         record = world.stored(session_id)
         if record is None:
+            left = world.states.messages.get(session_id)
+            promise(not left, "told of what was deleted", f"{session_id}: {left}")
             continue
         fold = Fold()
         for message in world.states.messages.get(session_id, ()):

@@ -65,12 +65,17 @@ class Worker:
         app, audit = self._client.app, self._world.audit
         audit.claiming(app.session_id, call_id, self._name)
         try:
+            planned = app.native(output_ids[0])
+            if not planned.inputs and self._dice.chance(0.5):
+                made = made_of(planned, output_ids, [])
+                await self._complete(call_id, planned.spec.fails, made, unclaimed=True)
+                audit.claim_refused(app.session_id, call_id, self._name)
+                return
             inputs = await self._asking.ask(lambda intake: intake.claim(app.session_id, call_id, self._name))
             if inputs is None:
                 audit.claim_refused(app.session_id, call_id, self._name)
                 return
             audit.claimed(app.session_id, call_id, self._name)
-            planned = app.native(output_ids[0])
             await self._work(call_id, planned.spec.fails, made_of(planned, output_ids, inputs))
         except Fault as fault:
             fits = fault.kind in {errors.CLAIM_LOST, errors.SESSION_ENDED, errors.NOT_FOUND}
@@ -96,13 +101,18 @@ class Worker:
             if self._world.clock.now_ms - before_ms > UNHEARD_MS:
                 self._world.audit.forsaken(session_id, self._name)
 
-    async def _complete(self, call_id: str, fails: str, outputs: list[str]) -> None:
+    async def _complete(
+        self, call_id: str, fails: str, outputs: list[str], *, unclaimed: bool = False
+    ) -> None:
         session_id = self._client.app.session_id
         for _ in range(2 if self._dice.chance(0.2) else 1):
-            await self._asking.ask(
-                lambda intake: intake.complete(session_id, call_id, self._name, outputs, fails)
+            taken = await self._asking.ask(
+                lambda intake: intake.complete(
+                    session_id, call_id, self._name, outputs, fails, unclaimed=unclaimed
+                )
             )
-            self._world.audit.completed(session_id, call_id)
+            if taken:
+                self._world.audit.completed(session_id, call_id)
 
     def _fall(self) -> None:
         """Dies, and another comes; or stands still for longer than its claim lasts."""

@@ -80,22 +80,32 @@ class Claims:
         return self._shell.machine.policy.claim_ms
 
     async def complete(
-        self, tenant: str, session_id: str, call_id: str, worker: str, result: Texts | Failure
+        self,
+        tenant: str,
+        session_id: str,
+        call_id: str,
+        worker: str,
+        result: Texts | Failure,
+        *,
+        unclaimed: bool = False,
     ) -> CallState:
         """How the call ended with this result, or with the worker's first; stored.
+
+        Args:
+            unclaimed: a call that is ready and nobody has claimed is claimed with it.
 
         Raises:
             Fault: `invalid_request`, `invalid_text`, `too_large`, `claim_lost`.
         """
         live, call = await self._find(tenant, session_id, call_id)
         if live is not None and not claims.has_result(call, worker):
-            claims.admit_renewal(live, call, worker)
+            claims.admit_result(live, call, worker, unclaimed=unclaimed)
             made = result if isinstance(result, Failure) else await _values(call, result)
             self._shell.shards.check(session_id)
             if isinstance(made, Failure):
-                self._shell.apply(NativeFailed(session_id, call_id, worker, made))
+                self._shell.apply(NativeFailed(session_id, call_id, worker, made, unclaimed))
             else:
-                self._shell.apply(NativeDone(session_id, call_id, worker, made))
+                self._shell.apply(NativeDone(session_id, call_id, worker, made, unclaimed))
             live, call = await self._find(tenant, session_id, call_id)
         # It may have ended otherwise meanwhile, or its session have left memory.
         if not claims.has_result(call, worker):

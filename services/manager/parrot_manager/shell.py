@@ -164,18 +164,19 @@ class Shell:
             await outbox.settled(timeout_s or self.settings.store_deadline_s)
 
     async def quiet(self, session_id: str) -> None:
-        """Returns once everything decided about a session is stored and carried out.
+        """Returns once everything decided about a session is stored, carried out and told.
 
         Raises:
             Fault: `unavailable`, when that takes too long.
         """
         outbox = self._outboxes.get(session_id)
-        if outbox is None:
-            return
-        await outbox.settled(self.settings.store_deadline_s)
+        if outbox is not None:
+            await outbox.settled(self.settings.store_deadline_s)
         try:
             async with asyncio.timeout(self.settings.store_deadline_s):
-                await outbox.quiet()
+                if outbox is not None:
+                    await outbox.quiet()
+                await self.tellings.quiet(session_id)
         except TimeoutError:
             why = "what was decided is not carried out yet; try again"
             raise Fault(errors.UNAVAILABLE, why, session_id=session_id, retry_after_ms=1000) from None

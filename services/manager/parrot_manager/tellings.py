@@ -48,7 +48,7 @@ class Tellings:
         self._epoch_of = epoch_of
         self._allowed = allowed
         self._tellings: dict[str, Telling] = {}
-        self._speaking: set[str] = set()
+        self._speaking: dict[str, asyncio.Event] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
 
     def accepted(self, tenant: str, event: CallsAccepted) -> None:
@@ -66,6 +66,11 @@ class Tellings:
         if telling is not None:
             telling.restore(told.of_record(record))
             self._speak(session.tenant, session.id)
+
+    async def quiet(self, session_id: str) -> None:
+        """Returns once nothing of a session is still to be told, or on its way."""
+        while (spoken := self._speaking.get(session_id)) is not None:
+            await spoken.wait()
 
     def forget(self, session_id: str) -> None:
         """Drops a session, with what was not told of it: it has left this manager."""
@@ -86,7 +91,7 @@ class Tellings:
 
     def _speak(self, tenant: str, session_id: str) -> None:
         if session_id not in self._speaking:
-            self._speaking.add(session_id)
+            self._speaking[session_id] = asyncio.Event()
             self._tasks.spawn(self._tell_all(SessionSubjects(tenant, session_id)), f"tell {session_id}")
 
     async def _tell_all(self, names: SessionSubjects) -> None:
@@ -101,7 +106,7 @@ class Tellings:
                     log.warning("states not told yet", session_id=session_id, reason=fault.message)
                     await asyncio.sleep(RETRY_S)
         finally:
-            self._speaking.discard(session_id)
+            self._speaking.pop(session_id).set()
 
     async def _tell(self, names: SessionSubjects, telling: Telling) -> None:
         if telling.after is None:

@@ -39,7 +39,8 @@ class Views:
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
-        self._archive: OrderedDict[str, View] = OrderedDict()
+        # Under another epoch another manager had the shard meanwhile, and may have deleted the session.
+        self._archive: OrderedDict[tuple[str, int | None], View] = OrderedDict()
 
     async def session(
         self, tenant: str, session_id: str, *, brief: bool = False
@@ -97,7 +98,7 @@ class Views:
         data = await self._shell.store.read_value(session_id, variable_id) if ready else None
         if ready and data is None:
             # Its session's rows are deleted, and what was kept of them here is older.
-            self._archive.pop(session_id, None)
+            self.forget(session_id)
             raise session_not_found(session_id)
         producer = view.calls.get(variable.producer_call_id)
         return manager_pb2.GetVariableResponse(
@@ -119,7 +120,7 @@ class Views:
 
     def forget(self, session_id: str) -> None:
         """A session was deleted: what is kept of it here goes too."""
-        self._archive.pop(session_id, None)
+        self._archive.pop(self._key(session_id), None)
 
     def models(self) -> manager_pb2.ListModelsResponse:
         """The models that are served; of different windows the smallest counts."""
@@ -191,18 +192,22 @@ class Views:
         live = find_session(self._shell.machine.state, tenant, session_id)
         if live is not None:
             return _of_live(live)
-        view = self._archive.get(session_id)
+        key = self._key(session_id)
+        view = self._archive.get(key)
         if view is None:
             record = await self._shell.store.load_session(tenant, session_id)
             if record is None:
                 raise session_not_found(session_id)
-            view = self._archive[session_id] = _of_record(record)
+            view = self._archive[key] = _of_record(record)
         if view.session.tenant != tenant:
             raise session_not_found(session_id)
-        self._archive.move_to_end(session_id)
+        self._archive.move_to_end(key)
         if len(self._archive) > ARCHIVED:
             self._archive.popitem(last=False)
         return view
+
+    def _key(self, session_id: str) -> tuple[str, int | None]:
+        return session_id, self._shell.shards.epoch_held(session_id)
 
 
 def _of_live(live: LiveSession) -> View:

@@ -12,8 +12,10 @@ from tests.support.manager import Client, call, eventually, serving
 from parrot_manager.store.base import Store
 from parrot_proto.engine.v1 import engine_pb2
 from parrot_proto.manager.v1 import manager_pb2 as pb
+from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
+from parrot_runtime.ids import shard_of
 from parrot_runtime.values.bus import Bus
 from parrot_runtime.values.finals import Finals
 from parrot_runtime.values.subjects import SessionSubjects
@@ -112,6 +114,37 @@ async def test_deleted_under_a_key_it_is_opened_anew_under_it(store: Store, bus:
         assert await client.submit(session, [call("two", ["c"], ["d"])], {"c": "x"}, key="batch") == ["c-1"]
 
 
+async def test_nothing_is_told_of_it_behind_its_deletion(
+    store: Store, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store, bus) as manager:
+        client, states = manager.client, manager.shell.values.states
+        append, under_way, go_on = states.append, asyncio.Event(), asyncio.Event()
+
+        async def slow(names: SessionSubjects, message: values_pb2.SessionStates, after: int) -> int:
+            under_way.set()
+            await go_on.wait()
+            return await append(names, message, after)
+
+        monkeypatch.setattr(states, "append", slow)
+        session = await client.open(key="once")
+        await client.submit(session, [call("one", ["a"], ["b"])], {"a": "x"})
+        await under_way.wait()
+        deleting = asyncio.create_task(delete(client, session))
+
+        async def has_ended() -> bool:
+            record = await store.load_session("default", session)
+            return record is None or bool(record.session.ended_ms)
+
+        await eventually(has_ended)
+        await asyncio.wait([deleting], timeout=0.2)
+        assert not deleting.done()
+        go_on.set()
+        await deleting
+        assert await states.last(SessionSubjects("default", session)) is None
+        assert await client.open(key="once") == session
+
+
 async def test_only_an_empty_one_is_deleted_where_that_is_asked_for(store: Store, bus: Bus) -> None:
     async with serving(store, bus) as manager:
         client = manager.client
@@ -133,3 +166,27 @@ async def test_another_tenant_deletes_nothing(store: Store, bus: Bus) -> None:
             await delete(stranger, session)
         assert refused.value.kind is errors.NOT_FOUND
         assert (await manager.client.session(session)).session.id == session
+
+
+async def test_what_another_manager_deleted_is_not_shown_by_one_that_has_its_shard_back(
+    store: Store, bus: Bus
+) -> None:
+    async with serving(store, bus, retain_s=0.05) as manager:
+        client, shards = manager.client, manager.shell.shards
+        session = await client.open()
+        await client.submit(session, [call("one", ["a"], ["b"])], {"a": "x"})
+        await client.close(session)
+
+        async def forgotten() -> bool:
+            return session not in manager.shell.machine.state.sessions
+
+        await eventually(forgotten)
+        assert len((await client.session(session)).calls) == 1
+        # Behind its back, as another would that had the shard in between.
+        epoch = shards.epoch_of(session)
+        await store.delete_session("default", session, epoch)
+        shards.hold({shard_of(session): epoch + 1})
+        with pytest.raises(Fault) as refused:
+            await client.session(session)
+        assert refused.value.kind is errors.NOT_FOUND
+        shards.hold({shard_of(session): epoch})

@@ -112,6 +112,26 @@ async def test_a_claim_and_its_result_survive_the_managers_death(store: Store, b
         assert (await final(bus, session, "b")).text == "made"
 
 
+async def test_a_claim_outlives_the_manager_however_long_its_condition_takes_to_read(
+    store: Store, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = native("f", ["a"], ["b"])
+    made.when.CopyFrom(pb.Condition(variable_id="a", empty=False))
+    async with serving(store, bus) as manager:
+        session = await manager.client.open()
+        await manager.client.submit(session, [made], {"a": "x"})
+        assert await manager.client.claim(session) == {"a": "x"}
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(store, "read_values", never)
+    monkeypatch.setattr(store, "read_value", never)
+    async with serving(store, bus) as manager:
+        assert await manager.client.renew(session) == 15_000
+        assert await manager.client.complete(session, b="made") == DONE
+
+
 async def test_a_manager_that_dies_behind_the_commit_tells_the_value_all_the_same(
     store: Store, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.machine import SESSION, TENANT, Rig
+from tests.support.machine import SESSION, TENANT, Rig, new
 
 from parrot_manager import requests
 from parrot_manager.core import admission
 from parrot_manager.core.blocks.definitions import Map
 from parrot_manager.core.blocks.instances import map_items
-from parrot_manager.core.events import CallsAccepted
+from parrot_manager.core.events import AttemptFailed, AttemptLost, CallsAccepted, TimerKind
 from parrot_manager.core.model import Call, CallState, Failure, Usage
 from parrot_manager.core.reservations import taken_by, used_tokens
 from parrot_manager.core.shapes import UNBOUNDED_TOKENS
@@ -135,9 +135,14 @@ def test_an_instance_that_is_cancelled_is_charged_with_its_own_share(rig: Rig) -
     assert used_tokens(cancelled) == 3 + 7
 
 
+def _upstream(why: Failure) -> Failure:
+    return Failure(errors.UPSTREAM_FAILED.type, "", may_retry=why.may_retry, cause_type=why.type)
+
+
 CALL = Call(SESSION, "c-1", 1, 1, "", "", (), (), b"", 1, attempt=1, ended_ms=2, reserved_tokens=50)
 MISTAKE = Failure.of(errors.TRANSFORM_FAILED, "no")
 LOST = Failure.of(errors.ENGINE_LOST, "gone")
+LATE = Failure.of(errors.DEADLINE_EXCEEDED, "over")
 
 
 @pytest.mark.parametrize(
@@ -146,10 +151,40 @@ LOST = Failure.of(errors.ENGINE_LOST, "gone")
         (replace(CALL, state=CallState.DONE, usage=Usage(20, 10, 5)), 25),
         (replace(CALL, state=CallState.CANCELLED), 50),
         (replace(CALL, state=CallState.FAILED, failure=MISTAKE), 50),
+        (replace(CALL, state=CallState.FAILED, failure=LATE), 50),
+        (replace(CALL, state=CallState.FAILED, failure=LATE, usage=Usage(20, 0, 3)), 23),
+        (replace(CALL, state=CallState.FAILED, failure=LATE, attempt=0), 0),
         (replace(CALL, state=CallState.FAILED, failure=LOST), 0),
+        (replace(CALL, state=CallState.FAILED, failure=LOST, usage=Usage(20, 0, 3)), 0),
+        (replace(CALL, state=CallState.FAILED, failure=_upstream(LATE)), 50),
+        (replace(CALL, state=CallState.FAILED, failure=_upstream(LOST)), 0),
         (replace(CALL, state=CallState.CANCELLED, attempt=0), 0),
         (replace(CALL, state=CallState.CANCELLED, usage=Usage(20, 0, 3)), 23),
     ],
 )
 def test_a_call_is_charged_with_what_it_used_or_may_have(call: Call, used: int) -> None:
     assert used_tokens(call) == used
+
+
+def test_a_session_whose_deadline_passes_pays_for_what_it_has_begun(rig: Rig) -> None:
+    rig.engine()
+    rig.submit([new("f", "", "out")])
+    begun = rig.call("c-1")
+    assert begun.attempt == 1
+    rig.fire(TimerKind.SESSION_DEADLINE, SESSION)
+    ended = replace(rig.call("c-1"), reserved_tokens=50)
+    assert ended.failure is not None
+    assert ended.failure.type == errors.DEADLINE_EXCEEDED.type
+    assert used_tokens(ended) == 50
+
+
+def test_what_an_attempt_used_is_not_what_the_next_one_is_charged_with(rig: Rig) -> None:
+    rig.engine()
+    rig.engine("e-2")
+    rig.submit([new("f", "", "out")])
+    first = rig.call("c-1").ref
+    rig.tell(AttemptFailed(first, Failure.of(errors.UNAVAILABLE, "away"), usage=Usage(1, 0, 1)))
+    rig.tell(AttemptLost(first))
+    assert rig.call("c-1").attempt == 2
+    rig.close()
+    assert used_tokens(replace(rig.call("c-1"), reserved_tokens=50)) == 50

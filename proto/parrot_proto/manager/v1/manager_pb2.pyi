@@ -1124,12 +1124,15 @@ class CompleteCallRequest(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     OUTPUTS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    UNCLAIMED_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     session_id: _builtins.str
     call_id: _builtins.str
     worker: _builtins.str
     error: _builtins.str
     """The function failed; for people."""
+    unclaimed: _builtins.bool
+    """A call that is ready and nobody has claimed is claimed and ended, in one: there is no claim to lose."""
     @_builtins.property
     def outputs(self) -> Global___NativeOutputs: ...
     def __init__(
@@ -1141,10 +1144,11 @@ class CompleteCallRequest(_message.Message):
         worker: _builtins.str = ...,
         outputs: Global___NativeOutputs | None = ...,
         error: _builtins.str = ...,
+        unclaimed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outputs", b"outputs", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "error", b"error", "outputs", b"outputs", "result", b"result", "session_id", b"session_id", "tenant", b"tenant", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "error", b"error", "outputs", b"outputs", "result", b"result", "session_id", b"session_id", "tenant", b"tenant", "unclaimed", b"unclaimed", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["outputs", "error"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015

@@ -57,6 +57,24 @@ def admit_renewal(live: LiveSession, call: Call, worker: str) -> None:
         raise _another(call, "this worker has not claimed it" if offer is None else "another worker has it")
 
 
+def admit_result(live: LiveSession, call: Call, worker: str, *, unclaimed: bool) -> None:
+    """Refuses a result from a worker that has not claimed the call, unless it needs no claim.
+
+    Raises:
+        Fault: `invalid_request`, `claim_lost`; `unavailable`, when the call still waits.
+    """
+    if not unclaimed:
+        admit_renewal(live, call, worker)
+    elif not admit_claim(live, call, worker):
+        raise Fault(
+            errors.UNAVAILABLE,
+            f"call {call.id} still waits for what it reads; try again",
+            session_id=call.session_id,
+            call_id=call.id,
+            retry_after_ms=1000,
+        )
+
+
 def has_result(call: Call, worker: str) -> bool:
     """Whether the worker has said what a call came to before; False: it may say so, if it has the claim.
 

@@ -10,7 +10,7 @@ from parrot_manager.core.criteria import LATENCY, stricter
 from parrot_manager.core.endings import end_reader
 from parrot_manager.core.events import VariablesWanted, Wanted
 from parrot_manager.core.model import Call, VariableState
-from parrot_manager.core.offers import worker_of
+from parrot_manager.core.offers import was_offered, worker_of
 from parrot_manager.core.queueing import settle
 from parrot_manager.core.state import LiveSession
 from parrot_manager.core.turn import Turn
@@ -39,7 +39,7 @@ def start(turn: Turn, live: LiveSession, call_id: str) -> None:
         end_reader(turn, live, call, lost[0])
         return
     missing = len(live.open_inputs(call))
-    if call.when is not None:
+    if call.when is not None and not was_offered(call):
         live.blocks.undecided[call.id] = None
         missing += 1
         turn.look(live, call.id)

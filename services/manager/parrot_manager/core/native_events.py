@@ -27,19 +27,29 @@ class ClaimRenewed:
 
 @dataclass(frozen=True, slots=True)
 class NativeDone:
-    """A worker hands in all outputs of a call."""
+    """A worker hands in all outputs of a call.
+
+    Attributes:
+        unclaimed: it does so without a claim, if nobody has one.
+    """
 
     session_id: str
     call_id: str
     worker: str
     values: tuple[Value, ...]
+    unclaimed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NativeFailed:
-    """A worker's function failed, or a transform of what it reads or made does not apply."""
+    """A worker's function failed, or a transform of what it reads or made does not apply.
+
+    Attributes:
+        unclaimed: as of `NativeDone`.
+    """
 
     session_id: str
     call_id: str
     worker: str
     failure: Failure
+    unclaimed: bool = False

@@ -26,14 +26,7 @@ def on_claimed(turn: Turn, event: CallClaimed) -> None:
         return
     live, call = found
     if worker_of(call) != event.worker:
-        claimed = replace(
-            call,
-            state=CallState.RUNNING,
-            engine_id=claimant(event.worker),
-            attempt=call.attempt + 1,
-            dispatched_ms=turn.now_ms,
-        )
-        turn.save_call(live, claimed)
+        turn.save_call(live, _claimed(turn, call, event.worker))
     hold(turn, live, live.calls[call.id], event.worker, turn.now_ms + turn.policy.claim_ms)
 
 
@@ -47,7 +40,7 @@ def on_renewed(turn: Turn, event: ClaimRenewed) -> None:
 
 def on_done(turn: Turn, event: NativeDone) -> None:
     """A worker hands in all outputs: they are committed, and then told to readers."""
-    found = _offered(turn, event.session_id, event.call_id, (event.worker,))
+    found = _ended(turn, event)
     if found is None:
         return
     live, call = found
@@ -58,7 +51,7 @@ def on_done(turn: Turn, event: NativeDone) -> None:
 
 def on_failed(turn: Turn, event: NativeFailed) -> None:
     """A worker's function failed, or what it reads or made is not fit."""
-    found = _offered(turn, event.session_id, event.call_id, (event.worker,))
+    found = _ended(turn, event)
     if found is not None:
         live, call = found
         fail(turn, live, call, replace(event.failure, session_id=live.session.id, call_id=call.id))
@@ -97,6 +90,26 @@ def _offered(
     if live is None or offer is None or offer.worker not in workers:
         return None
     return live, live.calls[call_id]
+
+
+def _ended(turn: Turn, event: NativeDone | NativeFailed) -> tuple[LiveSession, Call] | None:
+    """The call that a worker tells the end of, as claimed by it; None: it is over, or not its to end."""
+    workers = ("", event.worker) if event.unclaimed else (event.worker,)
+    found = _offered(turn, event.session_id, event.call_id, workers)
+    if found is None:
+        return None
+    live, call = found
+    return live, call if worker_of(call) == event.worker else _claimed(turn, call, event.worker)
+
+
+def _claimed(turn: Turn, call: Call, worker: str) -> Call:
+    return replace(
+        call,
+        state=CallState.RUNNING,
+        engine_id=claimant(worker),
+        attempt=call.attempt + 1,
+        dispatched_ms=turn.now_ms,
+    )
 
 
 def _lost(turn: Turn, call: Call, worker: str) -> Failure:

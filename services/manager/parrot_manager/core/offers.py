@@ -24,6 +24,11 @@ def worker_of(call: Call) -> str:
     return call.engine_id.removeprefix(CLIENT) if call.engine_id.startswith(CLIENT) else ""
 
 
+def was_offered(call: Call) -> bool:
+    """Whether workers could claim a call before it came back from the store: its condition held then."""
+    return call.by_client and bool(call.ready_ms)
+
+
 def offer(turn: Turn, live: LiveSession, call: Call) -> None:
     """Puts an unfinished call of the client's where it belongs, as its inputs are."""
     turn.state.fleet.count(live.session.tenant, live.session.id, call.id)

@@ -7,7 +7,15 @@ from itertools import islice
 from typing import Final
 
 from parrot_manager.core.commands import Dispatch
-from parrot_manager.core.model import Attempt, AttemptState, Call, CallState, Variable, VariableState
+from parrot_manager.core.model import (
+    NO_USAGE,
+    Attempt,
+    AttemptState,
+    Call,
+    CallState,
+    Variable,
+    VariableState,
+)
 from parrot_manager.core.offers import offer
 from parrot_manager.core.scheduling import Pending, Placement, QueuedCall, describe
 from parrot_manager.core.shapes import InputPiece
@@ -181,6 +189,8 @@ def _dispatch(turn: Turn, placement: Placement) -> None:
         attempt=ready.attempt + 1,
         dispatched_ms=turn.now_ms,
         placement=placement.reason,
+        # What an attempt before it used is not what this one uses.
+        usage=NO_USAGE,
     )
     attempt = Attempt(
         call.ref, placement.engine_id, AttemptState.RUNNING, turn.now_ms, reason=placement.reason

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from parrot_manager.core.blocks.definitions import Loop, Map, Plan
 from parrot_manager.core.blocks.model import Block
@@ -25,6 +26,22 @@ from parrot_manager.core.shapes import (
 from parrot_manager.core.state import LiveSession
 from parrot_manager.core.submissions import NewCall
 from parrot_manager.core.tenants import Movement
+from parrot_runtime import errors
+
+OURS: Final = frozenset(
+    kind.type
+    for kind in (
+        errors.ENGINE_ERROR,
+        errors.ENGINE_LOST,
+        errors.INTERRUPTED,
+        errors.NO_ENGINE,
+        errors.NOT_RESUMABLE,
+        errors.UNAVAILABLE,
+        errors.VALUE_UNAVAILABLE,
+        errors.WRONG_MANAGER,
+    )
+)
+"""The failures nobody pays for. Not all that may be tried again: a deadline is its sender's."""
 
 Tokens = Mapping[str, int]
 """How many tokens variables have at the most, by id, as far as is known."""
@@ -66,13 +83,14 @@ def used_tokens(call: Call) -> int:
     """The tokens a call that has ended is charged with.
 
     What one used that did not get to its end, nobody knows: it is charged with what it reserved if it had
-    begun, unless the failure was not its sender's doing.
+    begun, unless the system failed it, or what it depends on.
     """
+    if call.failure is not None and call.failure.root_type in OURS:
+        return 0
     used = call.usage.prompt_tokens + call.usage.output_tokens
     if used or call.state is CallState.DONE or not call.attempt:
         return used
-    blameless = call.failure is not None and call.failure.may_retry
-    return 0 if blameless else call.reserved_tokens
+    return call.reserved_tokens
 
 
 def _with_reservation(block: Block, known: Tokens) -> Block:

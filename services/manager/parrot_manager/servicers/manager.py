@@ -138,6 +138,7 @@ class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
             request.call_id,
             requests.parse_worker(request.worker),
             requests.parse_result(request),
+            unclaimed=request.unclaimed,
         )
         return pb.CompleteCallResponse(state=common_pb2.CallState.ValueType(state))
 

@@ -20,7 +20,7 @@ from parrot_manager.core.tenants import Movement, Taken, Tenant, TenantLimits, r
 from parrot_manager.store import ledger_statements, statements
 
 Fence = tuple[Select[Any], dict[str, Any]]
-"""As `statements.FENCE`, with whether the tenant has limits; and its parameters."""
+"""As `statements.FENCE`, with the tenant's name if it has limits; and its parameters."""
 
 
 def tenant_of(row: Row[Any]) -> Tenant:
@@ -190,6 +190,9 @@ class Freed:
     @property
     def fence(self) -> Fence:
         """They may be several tenants'."""
+        names = sorted(set(self.tenants.values()))
+        if len(names) == 1:
+            return statements.FENCE_TENANT, {"k_tenant": names[0]}
         return statements.FENCE_ALL, {}
 
     async def begin(self, connection: AsyncConnection) -> None:

@@ -128,26 +128,47 @@ FREE: Final = tuple(
 LOCK: Final = text("SELECT name FROM tenants WHERE name = :tenant FOR UPDATE")
 """Whoever has changed rows and counted them has ended then, and who counts later waits."""
 
-RECOUNT: Final = text("""
-    WITH mine AS (
-        SELECT id FROM sessions WHERE tenant = :tenant
-    ), counted AS (
-        SELECT
-            (SELECT count(*) FROM sessions WHERE tenant = :tenant AND ended_ms = 0) AS sessions,
-            (SELECT count(*) FROM calls AS c JOIN mine ON mine.id = c.session_id
-                WHERE c.ended_ms = 0 AND c.block_id = '') AS calls,
-            (SELECT coalesce(sum(c.reserved_tokens), 0) FROM calls AS c JOIN mine ON mine.id = c.session_id
-                WHERE c.ended_ms = 0 AND c.block_id = '') AS tokens,
-            (SELECT coalesce(sum(b.reserved_calls), 0) FROM blocks AS b JOIN mine ON mine.id = b.session_id
-                WHERE b.ended_ms = 0) AS block_calls,
-            (SELECT coalesce(sum(b.reserved_tokens), 0) FROM blocks AS b JOIN mine ON mine.id = b.session_id
-                WHERE b.ended_ms = 0) AS block_tokens
+_HELD: Final = """
+    SELECT session_id, sum(calls) AS calls, sum(tokens) AS tokens FROM (
+        SELECT session_id, 1 AS calls, reserved_tokens AS tokens FROM calls
+            WHERE ended_ms = 0 AND block_id = ''
+        UNION ALL
+        SELECT session_id, reserved_calls, reserved_tokens FROM blocks WHERE ended_ms = 0
+    ) AS unfinished GROUP BY session_id
+"""
+"""What has not ended, by session. Where it is small, its sessions are looked up one by one, by their key:
+a tenant's ended sessions are many, and kept for long."""
+
+MISCOUNTED: Final = text(f"""
+    WITH held AS MATERIALIZED ({_HELD}), sized AS (
+        SELECT (SELECT tenant FROM sessions WHERE id = held.session_id) AS tenant,
+            0 AS sessions, calls, tokens FROM held
+        UNION ALL
+        SELECT tenant, 1, 0, 0 FROM sessions WHERE ended_ms = 0
+    ), n AS (
+        SELECT tenant, sum(sessions) AS sessions, sum(calls) AS calls, sum(tokens) AS tokens
+        FROM sized GROUP BY tenant
     )
-    UPDATE tenants AS t SET sessions = n.sessions, calls = n.calls + n.block_calls,
-        tokens = n.tokens + n.block_tokens
-    FROM counted AS n WHERE t.name = :tenant
-    AND (t.sessions, t.calls, t.tokens)
-        IS DISTINCT FROM (n.sessions, n.calls + n.block_calls, n.tokens + n.block_tokens)
+    SELECT t.name FROM tenants AS t LEFT JOIN n ON n.tenant = t.name
+    WHERE (t.sessions, t.calls, t.tokens)
+        IS DISTINCT FROM (coalesce(n.sessions, 0), coalesce(n.calls, 0), coalesce(n.tokens, 0))
+    ORDER BY t.name
+""")
+"""The tenants that have something else than is counted for them.
+
+No lock is needed: what a transaction changes and what it counts are both in a statement's snapshot, or
+neither is.
+"""
+
+RECOUNT: Final = text(f"""
+    WITH held AS MATERIALIZED ({_HELD}), n AS (
+        SELECT (SELECT count(*) FROM sessions WHERE tenant = :tenant AND ended_ms = 0) AS sessions,
+            coalesce(sum(calls), 0) AS calls, coalesce(sum(tokens), 0) AS tokens
+        FROM held WHERE (SELECT tenant FROM sessions WHERE id = held.session_id) = :tenant
+    )
+    UPDATE tenants AS t SET sessions = n.sessions, calls = n.calls, tokens = n.tokens
+    FROM n WHERE t.name = :tenant
+    AND (t.sessions, t.calls, t.tokens) IS DISTINCT FROM (n.sessions, n.calls, n.tokens)
     RETURNING t.name
 """)
 """Counts what has not ended; a row for a count that was wrong."""

@@ -31,9 +31,12 @@ from parrot_manager.store.postgres_leases import PostgresLeases
 from parrot_manager.store.postgres_tenants import PostgresTenants
 from parrot_manager.store.retry import retrying
 from parrot_manager.store.steps import Step
+from parrot_manager.store.turns import Turns, in_turn
 from parrot_runtime.ids import shard_of
 
 POOL_SIZE: Final = 8
+SPARED: Final = 2
+"""Connections that writes which are counted for tenants leave to all the rest."""
 STATEMENT_TIMEOUT_S: Final = 30
 CONNECT_TIMEOUT_S: Final = 5
 IDLE_IN_TRANSACTION_MS: Final = 2000
@@ -82,7 +85,8 @@ class PostgresStore(Store):
         self._engine = engine
         self._deadline_s = deadline_s
         self._leases = leases
-        self._tenants = PostgresTenants(engine, deadline_s)
+        self._turns = Turns(POOL_SIZE - SPARED)
+        self._tenants = PostgresTenants(engine, deadline_s, self._turns)
 
     @property
     def leases(self) -> PostgresLeases:
@@ -179,10 +183,13 @@ class PostgresStore(Store):
         fence, tenant = account.fence if account is not None else (statements.FENCE, {})
         key = {"k_shard": shard, "k_epoch": epoch, **tenant}
         longer_s += ROW_S * sum(len(parameters) for _, parameters in given)
+        owners = (session_id, *tenant.values()) if tenant else ()
 
         async def write() -> None:
-            # The wait for a connection does not count: that many may be at it.
+            turn = self._turns.known(owners)
+            # The wait for a turn and a connection does not count: that many may be at it.
             async with (
+                self._turns.of(turn),
                 self._engine.connect() as connection,
                 asyncio.timeout(TRY_S + longer_s),
                 connection.begin(),
@@ -191,6 +198,8 @@ class PostgresStore(Store):
                 if held is None:
                     raise refused(session_id)
                 counted = account if account is not None and held.metered else None
+                if owners:
+                    self._turns.check(turn, held.metered or "", owners)
                 if counted is not None:
                     await counted.begin(connection)
                 for statement, parameters in given:
@@ -199,7 +208,7 @@ class PostgresStore(Store):
                 if counted is not None:
                     await counted.end(connection)
 
-        await retrying(write, what, self._deadline_s + longer_s)
+        await retrying(lambda: in_turn(write), what, self._deadline_s + longer_s)
 
     async def _load(self, session_ids: list[str], *, live: bool) -> list[SessionRecord]:
         found = {

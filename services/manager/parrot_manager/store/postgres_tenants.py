@@ -17,6 +17,7 @@ from parrot_manager.store.ledger import tenant_of
 from parrot_manager.store.retry import retrying
 from parrot_manager.store.tables import ApiKeyRow
 from parrot_manager.store.tenants import BURST_S, ApiKey, RequestLease, Tenants, same_key
+from parrot_manager.store.turns import Turns
 
 MEASURE_S: Final = 30.0
 """So much longer may it take to sum up what a tenant has stored."""
@@ -32,9 +33,10 @@ T = TypeVar("T")
 class PostgresTenants(Tenants):
     """Each method is one transaction, tried for `deadline_s` at most."""
 
-    def __init__(self, engine: AsyncEngine, deadline_s: float) -> None:
+    def __init__(self, engine: AsyncEngine, deadline_s: float, turns: Turns) -> None:
         self._engine = engine
         self._deadline_s = deadline_s
+        self._turns = turns
 
     async def add_key(self, key: ApiKey) -> ApiKey:
         async def add(connection: AsyncConnection) -> ApiKey:
@@ -96,16 +98,26 @@ class PostgresTenants(Tenants):
         return await self._transact("list_tenants", find)
 
     async def recount(self) -> list[str]:
-        return [tenant.name for tenant in await self.everyone() if await self._recount(tenant.name)]
+        async def look(connection: AsyncConnection) -> list[str]:
+            return [row.name for row in await connection.execute(ledger.MISCOUNTED)]
+
+        # Only these tenants' writes wait until they are counted.
+        wrong = await self._transact("find_miscounted", look)
+        return [name for name in wrong if await self._recount(name)]
 
     async def lease_requests(self, name: str, wanted: int, returned: int) -> RequestLease:
         key = {"tenant": name, "wanted": wanted, "returned": returned, "burst": BURST_S}
 
         async def lease(connection: AsyncConnection) -> RequestLease:
             row = (await connection.execute(ledger.LEASE_REQUESTS, key)).first()
+            self._turns.note((name,), name if row is not None else "")
             return _lease(row) if row is not None else RequestLease(wanted, 0)
 
-        return await self._transact("lease_requests", lease)
+        if not self._turns.known((name,)):
+            # A look waits for nobody.
+            self._turns.note((name,), name if await self.get(name) is not None else "")
+        async with self._turns.of(self._turns.known((name,))):
+            return await self._transact("lease_requests", lease)
 
     async def _recount(self, name: str) -> bool:
         async def count(connection: AsyncConnection) -> bool:

@@ -14,7 +14,6 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    exists,
     func,
     literal,
     literal_column,
@@ -95,15 +94,17 @@ FENCE: Final = (
 )
 """One row while the epoch is a shard's; a change of it waits for the transaction's end."""
 FENCE_SESSION: Final = FENCE.add_columns(
-    exists()
+    select(_TENANTS.c.name)
     .where(_TENANTS.c.name == _SESSIONS.c.tenant, _SESSIONS.c.id == bindparam("k_session"))
+    .scalar_subquery()
     .label("metered")
 )
-"""And whether a session's tenant has limits."""
+"""And a session's tenant, if it has limits."""
 FENCE_TENANT: Final = FENCE.add_columns(
-    exists().where(_TENANTS.c.name == bindparam("k_tenant")).label("metered")
+    select(_TENANTS.c.name).where(_TENANTS.c.name == bindparam("k_tenant")).scalar_subquery().label("metered")
 )
-FENCE_ALL: Final = FENCE.add_columns(true().label("metered"))
+FENCE_ALL: Final = FENCE.add_columns(literal("*").label("metered"))
+"""Some of many tenants may have."""
 
 # As in the indexes, to the letter: with parameters in it a prepared statement would not use them.
 _SHARD_DIGITS: Final = literal_column("substr(sessions.id, 2, 2)", Text)

@@ -167,6 +167,7 @@ class BlockRow(Base):
     """A part of a graph that unfolds. `spec` is a `manager.v1.NewBlock`, `data` how far it has come."""
 
     __tablename__ = "blocks"
+    __table_args__ = (Index("blocks_unfinished", "session_id", postgresql_where=text("ended_ms = 0")),)
 
     session_id: Mapped[str] = mapped_column(ForeignKey("sessions.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)

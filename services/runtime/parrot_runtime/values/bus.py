@@ -172,7 +172,10 @@ async def _ensure_stream(js: JetStreamContext, config: api.StreamConfig) -> None
     try:
         await js.add_stream(config)
     except BadRequestError:
-        await js.update_stream(config)
+        kept = (await js.stream_info(config.name or "")).config
+        # One with more subjects is a later version's, whose processes would lose them.
+        if not set(kept.subjects or ()) > set(config.subjects or ()):
+            await js.update_stream(config)
     except NotFoundError as error:
         raise nats.errors.Error(f"JetStream is off: {error}") from None
 

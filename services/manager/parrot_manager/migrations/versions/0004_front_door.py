@@ -51,6 +51,7 @@ def upgrade() -> None:
             op.add_column(table, column)
     for name, indexed in _INDEXES.items():
         op.create_index(name, "sessions", indexed)
+    op.create_index("blocks_unfinished", "blocks", ["session_id"], postgresql_where=sa.text("ended_ms = 0"))
     op.create_table(
         "tenants",
         sa.Column("name", sa.Text, primary_key=True),
@@ -72,6 +73,7 @@ def downgrade() -> None:
     """Takes them away: keys and limits are gone."""
     for table in ("api_keys", "tenants"):
         op.drop_table(table)
+    op.drop_index("blocks_unfinished", "blocks")
     for name in _INDEXES:
         op.drop_index(name, "sessions")
     for table, columns in _columns().items():
