@@ -29,6 +29,7 @@ def ask(prompt: str, output: str, *, wait: bool = False) -> str:
         input=prompt,
         max_output_tokens=48,
         background=not wait,
+        extra_headers={"X-Dynamo-Session-Final": str(wait)},
         extra_body={"parrot": {"inputs": {x: x for x in re.findall(r"{{(\w+)}}", prompt)}, "output": output}},
     )
     return answer.output_text

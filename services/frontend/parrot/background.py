@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from parrot.errors import SessionError
 
@@ -63,21 +63,29 @@ class Background:
 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
+    async def _finish(self, work: Work[None]) -> None:
+        """As `arun`, but cancelling the wait leaves the coroutine to its end."""
+        import asyncio
+
+        await asyncio.shield(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop)))
+
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         """The items of a generator of the loop, none of which is None; it is closed in any case."""
+        steps = _Steps(items)
         try:
-            while (item := self.run(_next(items))) is not None:
+            while (item := self.run(steps.next())) is not None:
                 yield item
         finally:
-            self.run(_close(items))
+            self.run(steps.close())
 
     async def aiterate(self, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
         """As `iterate`, on another loop."""
+        steps = _Steps(items)
         try:
-            while (item := await self.arun(_next(items))) is not None:
+            while (item := await self.arun(steps.next())) is not None:
                 yield item
         finally:
-            await self.arun(_close(items))
+            await self._finish(steps.close())
 
     def start(self, work: Work[Any]) -> None:
         """Has the coroutine run, without waiting for it. What it raises is not seen here."""
@@ -112,14 +120,34 @@ class Background:
         await self._loop.shutdown_asyncgens()
 
 
-async def _next(items: AsyncIterator[T]) -> T | None:
-    return await anext(items, None)
+class _Steps(Generic[T]):
+    """The steps of a generator of the loop, which never overlap.
 
+    A step whose wait was given up is cancelled, and still unwinds when the generator is to be closed.
+    """
 
-async def _close(items: AsyncIterator[Any]) -> None:
-    close = getattr(items, "aclose", None)
-    if close is not None:
-        await close()
+    def __init__(self, items: AsyncIterator[T]) -> None:
+        self._items = items
+        self._last: asyncio.Task[Any] | None = None
+
+    async def next(self) -> T | None:
+        """The next item; None at the end."""
+        import asyncio
+
+        self._last = asyncio.current_task()
+        return await anext(self._items, None)
+
+    async def close(self) -> None:
+        """Closes the generator, once the last step has ended."""
+        import asyncio
+
+        if self._last is not None:
+            if not self._last.cancelling():
+                self._last.cancel()
+            await asyncio.wait({self._last})
+        close = getattr(self._items, "aclose", None)
+        if close is not None:
+            await close()
 
 
 _lock = threading.Lock()

@@ -156,17 +156,16 @@ class Client:
         if last_event_id:
             headers["Last-Event-ID"] = last_event_id
         timeout = httpx.Timeout(CONNECT_S, read=silence_s, pool=None)
-        async with pool().waits:
-            try:
-                async with self._http().stream(
-                    "GET", self.url + path, params=wanted, headers=headers, timeout=timeout
-                ) as response:
-                    if not response.is_success:
-                        await response.aread()
-                        raise _refusal(response)
-                    yield response.aiter_bytes()
-            except httpx.RequestError as error:
-                raise self._unavailable(error) from None
+        try:
+            async with self._http().stream(
+                "GET", self.url + path, params=wanted, headers=headers, timeout=timeout
+            ) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise _refusal(response)
+                yield response.aiter_bytes()
+        except httpx.RequestError as error:
+            raise self._unavailable(error) from None
 
     async def _once(self, asked: _Asked, headers: dict[str, str]) -> Any:
         import httpx

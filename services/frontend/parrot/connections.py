@@ -6,16 +6,22 @@ A pool belongs to an event loop, and the SDK has one loop a process; it is close
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from parrot.background import background
+from parrot.errors import SessionError
 
 if TYPE_CHECKING:
     import httpx
 
 WAITS_AT_ONCE: Final = 256
-"""Waits and streams that hold a connection at once; others queue. A process may open about 1,000 files."""
+"""Waits that hold a connection at once; others queue, for a wait gives its place up before long."""
+STREAMS_AT_ONCE: Final = 512
+"""Streams that are open at once. They have no end that can be counted on: one more is an error, no queue.
+With the waits, they leave room in the 1,024 files that a process may open."""
 KEPT: Final = 64
 """Idle connections that are kept."""
 
@@ -24,12 +30,31 @@ class Pool:
     """Connections to any number of servers.
 
     Attributes:
-        waits: taken by whatever holds a connection for long.
+        waits: taken by whatever waits for a value.
     """
 
     def __init__(self) -> None:
         self._clients: dict[tuple[bool, bool], httpx.AsyncClient] = {}
         self.waits = asyncio.Semaphore(WAITS_AT_ONCE)
+        self._streams = 0
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Counts a stream for as long as it is followed.
+
+        Raises:
+            SessionError: there are as many as there may be.
+        """
+        if self._streams == STREAMS_AT_ONCE:
+            raise SessionError(
+                f"this process has {STREAMS_AT_ONCE} streams of texts and events open, as many as it may; "
+                "close some, or wait for texts with get()"
+            )
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
 
     def client(self, *, https: bool, loopback: bool) -> httpx.AsyncClient:
         """The client for servers of this kind."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final, Protocol, TypeVar
 
 from parrot.client import PASSING, Backoff, Client
+from parrot.connections import pool
 from parrot.errors import ParrotError, RequestRefused, ServerUnavailable, WaitTimeout
 from parrot.sse import Event, Parser
 
@@ -29,6 +30,9 @@ class Follower(Protocol[Item_co]):
     last_event_id: str
     is_over: bool
 
+    def begin(self) -> None:
+        """A connection begins, perhaps after another that broke."""
+
     def take(self, event: Event) -> Item_co | None:
         """What an event brings; None: nothing.
 
@@ -48,7 +52,7 @@ async def follow(
     follower: Follower[T],
     timeout_s: float | None,
     wanted: dict[str, Any] | None = None,
-) -> AsyncIterator[T]:
+) -> AsyncGenerator[T, None]:
     """What the follower makes of the events at `path`.
 
     Args:
@@ -59,9 +63,19 @@ async def follow(
         WaitTimeout: the end did not come in time.
         RequestRefused: the server refused.
         ServerUnavailable: it can't be reached.
+        SessionError: this process follows as many streams as it may.
         ParrotError: what the follower raises.
     """
     deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+    with pool().stream():
+        async with aclosing(_over_connections(client, path, follower, deadline, wanted)) as items:
+            async for item in items:
+                yield item
+
+
+async def _over_connections(
+    client: Client, path: str, follower: Follower[T], deadline: float | None, wanted: dict[str, Any] | None
+) -> AsyncGenerator[T, None]:
     backoff = Backoff(client.retry_s)
     while True:
         try:
@@ -69,6 +83,7 @@ async def follow(
                 opening = client.events(path, follower.last_event_id, SILENCE_S, wanted)
                 blocks = await _within(deadline, follower, stack.enter_async_context(opening))
                 parser = Parser()
+                follower.begin()
                 while (block := await _within(deadline, follower, anext(blocks, None))) is not None:
                     for event in parser.feed(block):
                         if (item := follower.take(event)) is not None:

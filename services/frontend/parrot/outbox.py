@@ -84,7 +84,8 @@ class Outbox:
         """Sends what is pending. A wait that is given up does not leave a request half sent.
 
         Raises:
-            RequestRefused: the server refused it; none of it was accepted.
+            RequestRefused: the server refused it. Of a request it accepts all or nothing; more than one
+                request may hold is sent as several, and those before the refused one are accepted.
             ServerUnavailable: the server can't be reached.
         """
         if self._pending.empty and not self._sending.locked():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from parrot.client import Client, slug
@@ -53,14 +54,16 @@ async def wait(
 
 async def stream(
     client: Client, path: str, variable: Variable, timeout_s: float | None, wanted: dict[str, Any]
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     """The variable's text in pieces, over as many connections as it takes.
 
     Raises:
         As `wait`.
     """
-    async for piece in follow(client, f"{path}/stream", _Text(variable, timeout_s), timeout_s, wanted):
-        yield piece
+    following = follow(client, f"{path}/stream", _Text(variable, timeout_s), timeout_s, wanted)
+    async with aclosing(following) as pieces:
+        async for piece in pieces:
+            yield piece
 
 
 def settle(variable: Variable, resource: dict[str, Any]) -> str | None:
@@ -95,6 +98,9 @@ class _Text:
         self._bytes = 0
         self.last_event_id = ""
         self.is_over = False
+
+    def begin(self) -> None:
+        """Offsets tell what of a connection's text is new."""
 
     def take(self, event: Event) -> str | None:
         """The new text of an event; None when it brings none."""

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing
 from typing import Any
 
 from parrot import criteria as wishes
@@ -174,8 +175,10 @@ class SessionWork:
         self._check_opened()
         if not self._ended:
             await self._outbox.flush()
-        async for event in watching.events(self._client, f"/v1/sessions/{self._id}/events", timeout_s):
-            yield event
+        path = f"/v1/sessions/{self._id}/events"
+        async with aclosing(watching.events(self._client, path, timeout_s)) as events:
+            async for event in events:
+                yield event
 
     async def _wait(self, variable: Variable, timeout_s: float | None, wanted: dict[str, Any]) -> str:
         await self._before_reading(variable)
@@ -185,8 +188,10 @@ class SessionWork:
         self, variable: Variable, timeout_s: float | None, wanted: dict[str, Any]
     ) -> AsyncIterator[str]:
         await self._before_reading(variable)
-        async for piece in reading.stream(self._client, self._path(variable), variable, timeout_s, wanted):
-            yield piece
+        path = self._path(variable)
+        async with aclosing(reading.stream(self._client, path, variable, timeout_s, wanted)) as pieces:
+            async for piece in pieces:
+                yield piece
 
     def _path(self, variable: Variable) -> str:
         return f"/v1/sessions/{self._id}/variables/{variable.id}"

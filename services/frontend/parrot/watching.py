@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ class SessionEvent:
     id: str
 
 
-async def events(client: Client, path: str, timeout_s: float | None) -> AsyncIterator[SessionEvent]:
+async def events(client: Client, path: str, timeout_s: float | None) -> AsyncGenerator[SessionEvent, None]:
     """A session's events up to its end, over as many connections as it takes.
 
     Raises:
@@ -38,12 +39,17 @@ async def events(client: Client, path: str, timeout_s: float | None) -> AsyncIte
         ServerUnavailable: the server can't be reached.
         WaitTimeout: it did not end in time.
     """
-    async for event in follow(client, path, _Events(timeout_s), timeout_s):
-        yield event
+    async with aclosing(follow(client, path, _Events(timeout_s), timeout_s)) as news:
+        async for told in news:
+            for event in told:
+                yield event
 
 
 class _Events:
     """A session's events so far.
+
+    Before the snapshot there is no place to go on from: what comes of it is held until it is whole, and
+    forgotten when it is not, for the next connection begins with another.
 
     Attributes:
         last_event_id: where to go on from; empty before the snapshot.
@@ -52,17 +58,26 @@ class _Events:
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
+        self._held: list[SessionEvent] = []
         self.last_event_id = ""
         self.is_over = False
 
-    def take(self, event: Event) -> SessionEvent:
-        """The event."""
+    def begin(self) -> None:
+        """What is held is of a snapshot that broke off."""
+        self._held = []
+
+    def take(self, event: Event) -> list[SessionEvent] | None:
+        """The event, and with the snapshot what was held; None while it is held."""
         data = json.loads(event.data)
         if event.event == "error":
             raise refusal_of(data, int(data["status"]))
         self.last_event_id = event.id or self.last_event_id
         self.is_over = event.event == "done"
-        return SessionEvent(event.event, data, event.id)
+        self._held.append(SessionEvent(event.event, data, event.id))
+        if not self.last_event_id and not self.is_over:
+            return None
+        told, self._held = self._held, []
+        return told
 
     def late(self) -> WaitTimeout:
         """That the session did not end in time."""

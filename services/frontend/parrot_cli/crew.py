@@ -135,15 +135,16 @@ class Crew:
             self._bury(child)
             await asyncio.sleep(PAUSE_S)
             child = await self._start(child.spec)
-            await self._ready_or_dead(child, is_ready, within_s)
+            deaths.reborn(ready=await self._is_ready(child, is_ready, within_s))
 
-    async def _ready_or_dead(self, child: Child, is_ready: IsReady, within_s: float) -> None:
-        """Returns once it is ready, or has died."""
+    async def _is_ready(self, child: Child, is_ready: IsReady, within_s: float) -> bool:
+        """True once it is ready; False, when it has died before."""
         getting_ready = asyncio.create_task(self._until_ready(child, is_ready, within_s))
         try:
             await asyncio.wait({getting_ready, child.ended}, return_when=asyncio.FIRST_COMPLETED)
             if getting_ready.done():
                 await getting_ready
+            return getting_ready.done()
         finally:
             getting_ready.cancel()
             await asyncio.gather(getting_ready, return_exceptions=True)
@@ -181,8 +182,7 @@ class Crew:
         return child
 
     def _done(self, kind: str, child: Child, details: str) -> None:
-        started, _ = self._busy.pop(child.spec.name)
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - self._busy.pop(child.spec.name)[0]
         text = f"  {child.spec.name:<12} {kind} in {seconds:5.1f} s"
         self._report.event(
             kind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
@@ -13,18 +13,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from parrot.sse import Event, Parser
-from parrot_cli.failing import REFUSED, UNREACHABLE, CommandError, reporting
+from parrot.sse import Event
+from parrot_cli.failing import reporting
+from parrot_cli.following import events
 from parrot_cli.log_entries import ENDS, Entry, history, is_item, made_by, of_event
 from parrot_cli.screen import STYLES, clock, console, line_of, plain
-from parrot_cli.server import DEFAULT_URL, ApiKey, AsJson, Server, SessionId, Url, problem_line
+from parrot_cli.server import DEFAULT_URL, ApiKey, AsJson, Server, SessionId, Url
 
 CLIPPED: Final = 400
 """Characters of a text that are shown, unless all of it is wanted."""
-SILENCE_S: Final = 30.0
-"""Twice what a server may be silent on a stream."""
-RECONNECT_S: Final = 0.5
-GIVE_UP_S: Final = 30.0
 
 
 def logs(
@@ -101,7 +98,7 @@ class _Log:
     def follow(self) -> None:
         """Writes what happened, and then what happens, until the session has ended."""
         started = False
-        for event in self._events():
+        for event in events(self._server, f"{self._path}/events"):
             if event.event == "snapshot":
                 # What was before it is in the graph by now; what comes after it may be too.
                 self.so_far()
@@ -131,36 +128,6 @@ class _Log:
             self._lines.write(
                 Entry(ready_ms, "text", found["id"], found["name"], found["state"], found["value"] or "")
             )
-
-    def _events(self) -> Iterator[Event]:
-        """The session's events, over broken connections too."""
-        last_id = ""
-        heard_at = time.monotonic()
-        while True:
-            try:
-                with self._server.stream(f"{self._path}/events", last_id, SILENCE_S) as chunks:
-                    parser = Parser()
-                    for chunk in chunks:
-                        heard_at = time.monotonic()
-                        for event in parser.feed(chunk):
-                            last_id = event.id or last_id
-                            _check(event)
-                            yield event
-                            if event.event == "done":
-                                return
-            except CommandError as error:
-                if error.code != UNREACHABLE or time.monotonic() > heard_at + GIVE_UP_S:
-                    raise
-            time.sleep(RECONNECT_S)
-
-
-def _check(event: Event) -> None:
-    """Ends the log where the server says that it can't go on; what passes is waited out."""
-    if event.event != "error":
-        return
-    problem = json.loads(event.data)
-    if problem.get("status", 500) < 500:
-        raise CommandError(problem_line(problem), REFUSED, problem)
 
 
 def _line(entry: Entry) -> Text:

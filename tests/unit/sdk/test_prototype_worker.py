@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from parrot import watching
-from parrot.compat import instances, worker
+from parrot.compat import instances, native, worker
 from parrot.compat.instances import Instances
 from parrot.compat.worker import Work, serve
 from parrot.errors import RequestRefused, ServerUnavailable
@@ -191,3 +191,12 @@ async def test_instances_are_served_once_whether_they_are_heard_of_before_or_aft
     board.see(SessionEvent("block", {"id": "b-1", "name": "shout"}, ""))
     await asyncio.gather(*server.spawned)
     assert served_ids == [("c-2", "shout"), ("c-3", "shout")]
+
+
+@pytest.mark.parametrize("claiming", [1, 64, 65, 200, 640, 6_400])
+def test_however_many_calls_wait_each_has_its_turn_in_time_and_few_are_asked_for(claiming: int) -> None:
+    wait_s = worker._wait_s(claiming)
+    at_once = min(claiming, worker.CLAIMS_AT_ONCE)
+    assert wait_s * claiming / at_once <= worker.LONGEST_TURN_S < native.CLAIM_S
+    requests_a_second = at_once / wait_s
+    assert requests_a_second <= max(worker.CLAIMS_A_SECOND, claiming / worker.LONGEST_TURN_S) * (1 + 1e-9)

@@ -22,7 +22,11 @@ AT_ONCE: Final = 64
 CLAIMS_AT_ONCE: Final = 64
 """Claims that hold a connection at once; calls whose inputs are awaited take turns."""
 TURN_S: Final = 10.0
-"""After so long each of them has had its turn, well before the server gives its call up."""
+LONGEST_TURN_S: Final = 40.0
+"""After so long each of them has had its turn, well before the server gives its call up: that is 60 s after
+its inputs are there."""
+CLAIMS_A_SECOND: Final = 20
+"""When more wait than can ask in `TURN_S` at this rate, the turn is longer: requests are counted."""
 RENEWALS: Final = 3
 """In the time of a lease."""
 PAUSE_S: Final = 1.0
@@ -91,12 +95,18 @@ async def _claim(session: Session, path: str) -> Answer:
     try:
         while True:
             async with places.claims:
-                wait_s = TURN_S * min(1.0, CLAIMS_AT_ONCE / places.claiming)
+                wait_s = _wait_s(places.claiming)
                 claim = await _ask(session, f"{path}/claim", {"worker": _WORKER}, {"wait_s": wait_s}, wait_s)
             if claim["state"] == "claimed":
                 return claim
     finally:
         places.claiming -= 1
+
+
+def _wait_s(claiming: int) -> float:
+    """How long a claim may hold its connection, when so many calls wait for their inputs."""
+    turn_s = min(max(TURN_S, claiming / CLAIMS_A_SECOND), LONGEST_TURN_S)
+    return min(TURN_S, turn_s * CLAIMS_AT_ONCE / claiming)
 
 
 async def _kept(session: Session, path: str, claim: Answer, running: Coroutine[Any, Any, Answer]) -> Answer:

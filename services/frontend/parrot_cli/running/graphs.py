@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from parrot.sse import Parser
-from parrot_cli.failing import FAILED, INTERRUPTED, UNREACHABLE, CommandError, wrong_use
+from parrot_cli.failing import FAILED, INTERRUPTED, wrong_use
+from parrot_cli.following import events
 from parrot_cli.graphs import graph_of
 from parrot_cli.screen import plain, print_json
 from parrot_cli.server import Server, problem_line
 
-SILENCE_S: Final = 30.0
-TRIES: Final = 5
+OF_BATCHES: Final = ("calls", "blocks", "variables")
+"""What a body has that is no call alone."""
 LABEL_CHARS: Final = 200
 
 
@@ -52,7 +52,7 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(body, dict):
         wrong_use(f'{file}: a graph is a JSON object, such as {{"calls": [...]}}')
     # A call alone stands for a list of it, as in the HTTP API.
-    return {"calls": [body]} if "calls" not in body and "prompt" in body else body
+    return body if any(member in body for member in OF_BATCHES) else {"calls": [body]}
 
 
 def _with_values(body: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
@@ -124,11 +124,12 @@ def _follow(server: Server, path: str, heading: str, *, as_json: bool) -> tuple[
     if not as_json:
         sys.stdout.write(heading)
     text = ""
-    for event, data in _events(server, f"{path}/stream"):
-        if event == "delta":
+    for event in events(server, f"{path}/stream"):
+        data = json.loads(event.data)
+        if event.event == "delta":
             text += data["text"]
             _show(data["text"], as_json=as_json)
-        elif event == "error":
+        elif event.event == "error":
             sys.stderr.write("" if as_json else f"parrot run: {plain(problem_line(data))}\n")
             return text, data
     _show("\n", as_json=as_json)
@@ -140,23 +141,3 @@ def _show(text: str, *, as_json: bool) -> None:
         # To another program it goes as it is; a terminal is not to be moved by it.
         sys.stdout.write(plain(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
-
-
-def _events(server: Server, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A variable's events up to its end, over broken connections too."""
-    last_id, tries = "", 0
-    while True:
-        try:
-            with server.stream(path, last_id, SILENCE_S) as chunks:
-                parser = Parser()
-                for chunk in chunks:
-                    for event in parser.feed(chunk):
-                        tries = 0
-                        last_id = event.id or last_id
-                        yield event.event, json.loads(event.data)
-                        if event.event in {"done", "error"}:
-                            return
-        except CommandError as error:
-            if error.code != UNREACHABLE or tries == TRIES:
-                raise
-        tries += 1

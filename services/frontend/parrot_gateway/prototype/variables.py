@@ -1,6 +1,6 @@
 """The prototype's variables: made first and set later, and waited for.
 
-A variable that is to be set is the output of a native call, which whoever sets it claims and completes:
+A variable that is to be set is the output of a native call, which whoever sets it completes:
 so calls that read it can be added before, and wait.
 """
 
@@ -26,8 +26,6 @@ from parrot_runtime.text import check_name, check_text
 
 WORKER: Final = "semantic_var"
 """Whoever sets a variable: a request that is sent again goes on where the first one stopped."""
-CLAIM_S: Final = 5.0
-"""How long its call may take to be ready for it: it waits for nothing."""
 PATIENCE_S: Final = 30.0
 """After so long without news it is looked whether what is waited for can come at all."""
 
@@ -81,12 +79,13 @@ async def set_content(gateway: Gateway, session_id: str, variable_id: str, conte
 async def _complete(gateway: Gateway, session_id: str, variable: manager_pb2.Variable, content: str) -> None:
     call_id = variable.producer_call_id
     try:
-        await gateway.manager.claim_call(session_id, call_id, WORKER, CLAIM_S)
+        # In one request: with a gateway that dies between two a claim were lost, and the variable with it.
         await gateway.manager.complete_call(
             manager_pb2.CompleteCallRequest(
                 session_id=session_id,
                 call_id=call_id,
                 worker=WORKER,
+                unclaimed=True,
                 outputs=manager_pb2.NativeOutputs(
                     texts=[manager_pb2.NamedText(name=_parameter(variable.id), text=content)]
                 ),

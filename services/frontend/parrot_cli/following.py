@@ -1,0 +1,59 @@
+"""How a command follows a stream of events to its end, over as many connections as it takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from parrot.sse import Event, Parser
+from parrot_cli.failing import REFUSED, UNREACHABLE, CommandError
+from parrot_cli.server import Server, problem_line
+
+SILENCE_S: Final = 30.0
+"""Twice what a server may be silent on a stream."""
+RECONNECT_S: Final = 0.5
+GIVE_UP_S: Final = 30.0
+"""A server that was not heard of for so long is given up."""
+
+
+def events(server: Server, path: str) -> Iterator[Event]:
+    """The events at a path; the last is `done`, or the `error` that tells how a variable ended.
+
+    Raises:
+        CommandError: the server refused, says that it can't go on, or can't be reached.
+    """
+    last_id = ""
+    heard_at = time.monotonic()
+    while True:
+        try:
+            with server.stream(path, last_id, SILENCE_S) as chunks:
+                parser = Parser()
+                for chunk in chunks:
+                    heard_at = time.monotonic()
+                    for event in parser.feed(chunk):
+                        last_id = event.id or last_id
+                        if event.event == "error" and _passes(event):
+                            continue
+                        yield event
+                        if event.event in {"done", "error"}:
+                            return
+        except CommandError as error:
+            if error.code != UNREACHABLE or time.monotonic() > heard_at + GIVE_UP_S:
+                raise
+        time.sleep(RECONNECT_S)
+
+
+def _passes(event: Event) -> bool:
+    """Whether it is the stream that broke, and not what it tells of that failed.
+
+    Raises:
+        CommandError: the server says that it can't go on.
+    """
+    problem = json.loads(event.data)
+    if problem.get("state") in {"failed", "cancelled"}:
+        return False
+    if problem.get("status", 500) < 500:
+        raise CommandError(problem_line(problem), REFUSED, problem)
+    return True
