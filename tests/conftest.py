@@ -1,12 +1,17 @@
-"""Shared by every test: async tests run on asyncio; one NATS server a run."""
+"""Shared by every test: async tests run on asyncio; one NATS server a run; properties are not timed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.support.nats import temporary_nats
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
