@@ -40,6 +40,10 @@ class ManagerUnderTest:
     client: Client
 
 
+def _native_outputs(outputs: dict[str, str]) -> pb.NativeOutputs:
+    return pb.NativeOutputs(texts=[pb.NamedText(name=name, text=text) for name, text in outputs.items()])
+
+
 class Client:
     """Asks a manager; raises `Fault`."""
 
@@ -104,8 +108,17 @@ class Client:
         if error:
             request.error = error
         else:
-            texts = [pb.NamedText(name=name, text=text) for name, text in outputs.items()]
-            request.outputs.CopyFrom(pb.NativeOutputs(texts=texts))
+            request.outputs.CopyFrom(_native_outputs(outputs))
+        return int((await self._ask("CompleteCall", request)).state)
+
+    async def complete_unclaimed(
+        self, session_id: str, call_id: str = "c-1", worker: str = "w", **outputs: str
+    ) -> int:
+        """As `complete`, by a worker that has claimed nothing."""
+        request = pb.CompleteCallRequest(
+            tenant=self.tenant, session_id=session_id, call_id=call_id, worker=worker, unclaimed=True
+        )
+        request.outputs.CopyFrom(_native_outputs(outputs))
         return int((await self._ask("CompleteCall", request)).state)
 
     async def set(self, session_id: str, variable_id: str, value: str) -> pb.Variable:

@@ -90,7 +90,7 @@ def create_app(gateway: Gateway, admission: Admission) -> FastAPI:
 def admission_of(gateway: Gateway) -> Admission:
     """Who comes in: whoever has a key, or without keys whoever reaches the loopback."""
     if not gateway.settings.keys:
-        return Keyless(gateway.tenant)
+        return Keyless(gateway.tenant, origins_of(gateway.settings.cors_origins))
     ring = KeyRing(gateway.manager.check_key, gateway.settings.key_recheck_s)
     return Keyed(ring, Rates(gateway.manager.lease_requests))
 

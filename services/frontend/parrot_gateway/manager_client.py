@@ -257,6 +257,8 @@ class ManagerClient:
             )
         except Fault as fault:
             if fault.kind is errors.IDEMPOTENCY_CONFLICT:
+                # The key itself may be one that was made here of the client's.
+                fault.message = "the idempotency key was used for another request; use a new one for each"
                 fault.field = "Idempotency-Key"
             raise
 

@@ -45,7 +45,7 @@ def problem_of(fault: Fault) -> dict[str, Any]:
 
 
 def problem_response(
-    fault: Fault, headers: dict[str, str] | None = None, more: Mapping[str, str] | None = None
+    fault: Fault, headers: dict[str, str] | None = None, more: Mapping[str, Any] | None = None
 ) -> Response:
     """The answer to a request that failed; `more`: further members of the document."""
     headers = dict(headers or {})
@@ -63,6 +63,9 @@ def answer_of(path: str, fault: Fault, headers: dict[str, str] | None = None) ->
     """The answer to a request of a path that failed, in the words of the API the path is of."""
     if openai_errors.is_openai(path):
         return openai_errors.error_response(fault, headers)
+    if openai_errors.is_shared(path):
+        headers = (headers or {}) | openai_errors.retry_header(fault)
+        return problem_response(fault, headers, openai_errors.shared_members(fault))
     more = prototype_errors.members(fault) if prototype_errors.is_prototype(path) else None
     return problem_response(fault, headers, more)
 

@@ -296,6 +296,20 @@ async def test_web_pages_are_let_in_by_name_only(manager: ManagerUnderTest, nats
         assert "access-control-allow-origin" not in answer.headers
 
 
+async def test_without_keys_a_foreign_page_opens_no_session(manager: ManagerUnderTest, nats_url: str) -> None:
+    # What a browser sends without asking first.
+    simple = {"Content-Type": "text/plain", "Origin": "https://app.example"}
+    async with running_gateway(manager.address, nats_url) as shut, client(shut) as http:
+        answer = await http.post("/v1/sessions", headers=simple)
+        assert (answer.status_code, answer.json()["field"]) == (403, "Origin")
+        chat = await http.post("/v1/chat/completions", headers=simple)
+        assert (chat.status_code, chat.json()["error"]["code"]) == (403, "foreign_origin")
+    assert not manager.shell.machine.state.sessions
+    named = ("--cors-origins", "https://app.example")
+    async with running_gateway(manager.address, nats_url, *named) as ajar, client(ajar) as http:
+        assert (await http.post("/v1/sessions", headers=simple)).status_code == 201
+
+
 async def test_without_keys_only_the_loopback_is_served_and_that_is_said_loudly(
     manager: ManagerUnderTest, nats_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,16 @@ async def test_failures_have_the_codes_that_clients_look_for(client: AsyncOpenAI
             assert set(answer.json()) == {"error"}
 
 
+async def test_a_model_that_is_not_there_is_told_in_the_words_of_both_apis(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        await client.models.retrieve("gpt-9")
+    assert unknown.value.code == "model_not_found"
+    assert "no engine serves this model" in unknown.value.message
+    assert unknown.value.response.headers["x-should-retry"] == "false"
+    told = unknown.value.response.json()
+    assert (told["type"], told["status"]) == ("urn:parrot:problem:not_found", 404)
+
+
 async def test_no_content_is_a_control_token_and_every_prompt_begins_once(
     stack: OpenAIStack, client: AsyncOpenAI, tmp_path: Path
 ) -> None:

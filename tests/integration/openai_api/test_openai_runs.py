@@ -12,6 +12,7 @@ from openai import AsyncOpenAI
 from tests.support.manager import eventually
 from tests.support.openai_stack import MODEL, OpenAIStack, ended, says, session_of
 
+from parrot_gateway.manager_client import ManagerClient
 from parrot_proto.common.v1 import common_pb2
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +54,59 @@ async def test_a_request_under_a_key_is_answered_once_and_alike(
         await client.chat.completions.create(model=MODEL, messages=says("other"), extra_headers=headers)
     assert conflict.value.code == "idempotency_conflict"
     assert conflict.value.response.headers["x-should-retry"] == "false"
+    assert "openai-" not in conflict.value.message, "the key that is named was never sent"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_key_whose_session_ended_before_it_had_a_call_is_a_conflict(
+    stack: OpenAIStack, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    sessions = stack.manager.shell.machine.state.sessions
+    before = set(sessions)
+
+    async def dies(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the gateway dies here")
+
+    asked: Any = {
+        "model": MODEL,
+        "messages": says("default"),
+        "stream": stream,
+        "extra_headers": {"Idempotency-Key": f"chat-key-{stream}"},
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(ManagerClient, "submit_calls", dies)
+        with pytest.raises(openai.InternalServerError):
+            await client.chat.completions.create(**asked)
+    (session_id,) = set(sessions) - before
+    await stack.manager.client.close(session_id)
+    with pytest.raises(openai.ConflictError, match="ended before it began") as conflict:
+        await client.chat.completions.create(**asked)
+    assert conflict.value.code == "idempotency_conflict"
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+async def test_a_request_that_makes_a_variable_is_the_same_when_it_is_sent_again(
+    stack: OpenAIStack, client: AsyncOpenAI, api: str
+) -> None:
+    session_id = await stack.manager.client.open()
+    begun = len(stack.prompts())
+
+    async def ask(text: str, output: str = "draft") -> Any:
+        joined = {"parrot": {"session_id": session_id, "output": output}}
+        if api == "completions":
+            return await client.completions.create(model=MODEL, prompt=text, extra_body=joined)
+        said: Any = [{"role": "user", "content": text}]
+        return await client.chat.completions.create(model=MODEL, messages=said, extra_body=joined)
+
+    first, twin = await asyncio.gather(ask("Write."), ask("Write."))
+    again = await ask("Write.")
+    assert {one.choices[0].finish_reason for one in (first, twin, again)} == {"stop"}
+    assert len({one.id for one in (first, twin, again)}) == 1
+    assert len(stack.prompts()) == begun + 1
+    with pytest.raises(openai.ConflictError) as refused:
+        await ask("Write more.")
+    assert refused.value.code == "duplicate_producer"
+    assert (await ask("Write.", "other")).id != first.id
 
 
 async def test_a_keyed_request_goes_on_when_its_sender_leaves(

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from tests.support.openai_stack import MODEL, OpenAIStack
 
+from parrot_manager.core.model import SessionState
+
 pytestmark = pytest.mark.anyio
 
 FOLDER = Path(__file__).parents[3] / "examples" / "from_openai"
-CHANGED_LINES = 14
+CHANGED_LINES = 15
 
 
 def code(name: str) -> list[str]:
@@ -60,3 +62,4 @@ async def test_both_send_the_model_the_same_and_the_graph_is_one_session(stack: 
         ["draft"],
         ["draft", "history", "style"],
     ]
+    assert session.session.state is SessionState.CLOSED

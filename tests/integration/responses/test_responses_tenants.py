@@ -84,7 +84,9 @@ async def test_without_a_key_nobody_comes_in(door: str) -> None:
     async with AsyncOpenAI(base_url=door, api_key=new_api_key(), max_retries=0) as stranger:
         with pytest.raises(openai.AuthenticationError) as refused:
             await stranger.responses.create(model=MODEL, input="hi")
-    assert refused.value.code == "invalid_api_key"
+        with pytest.raises(openai.AuthenticationError) as unlisted:
+            await stranger.models.list()
+    assert refused.value.code == unlisted.value.code == "invalid_api_key"
 
 
 async def test_a_quota_that_is_used_up_is_told_and_frees_itself(stack: OpenAIStack, door: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate as validate
 import pytest
 from tests.unit.deploy.manifests import K8S, NAME, OVERLAYS, objects, of_kind, reaches, selects, workloads
 
@@ -51,13 +52,11 @@ def test_a_change_of_the_sources_or_of_what_was_made_is_found_without_kubectl(
 
 @each_overlay
 def test_kubernetes_schema_has_every_field(overlay: str) -> None:
-    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     for item in objects(overlay):
         validate.validate(item, validate.latest_version(), strict=True)
 
 
 def test_the_schema_finds_a_field_that_is_none() -> None:
-    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     item = of_kind(objects("dev"), "Deployment")[0]
     item["spec"]["template"]["spec"]["securtyContext"] = {}
     with pytest.raises(validate.ValidationError):

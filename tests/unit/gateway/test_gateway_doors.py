@@ -282,17 +282,17 @@ async def test_behind_a_body_one_may_wait_for_ever() -> None:
     "host", ["localhost", "localhost:8080", "127.0.0.1:80", "[::1]:80", "[::1]", "10.0.0.7"]
 )
 async def test_without_keys_one_answers_to_localhost_and_addresses(host: str) -> None:
-    assert (
-        await Keyless("default").admit({"type": "http", "headers": [(b"host", host.encode())]}) == "default"
-    )
+    scope = {"type": "http", "method": "POST", "headers": [(b"host", host.encode())]}
+    assert await Keyless("default").admit(scope) == "default"
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.nip.io"]
 )
 async def test_without_keys_one_answers_to_no_other_name(host: str) -> None:
+    scope = {"type": "http", "method": "GET", "headers": [(b"host", host.encode())]}
     with pytest.raises(Fault) as caught:
-        await Keyless("default").admit({"type": "http", "headers": [(b"host", host.encode())]})
+        await Keyless("default").admit(scope)
     assert caught.value.kind is errors.MISDIRECTED
 
 

@@ -13,7 +13,15 @@ from pydantic import TypeAdapter
 
 from parrot_gateway.openai.chat_answer import Call, read_whole
 from parrot_gateway.openai.members import Tool, ToolChoice
-from parrot_gateway.openai.tool_reader import CallArguments, CallBegun, CallEnded, Event, Said, ToolReader
+from parrot_gateway.openai.tool_reader import (
+    HELD_CHARS,
+    CallArguments,
+    CallBegun,
+    CallEnded,
+    Event,
+    Said,
+    ToolReader,
+)
 from parrot_gateway.openai.toolbox import Toolbox
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
@@ -145,6 +153,21 @@ def test_a_call_whose_name_never_comes_is_text(begin: str) -> None:
 
 def test_json_that_is_no_call_is_not_held_back() -> None:
     assert ToolReader(NAMES).feed('{"title": "a long') == [Said('{"title": "a long')]
+    assert ToolReader(NAMES).feed('{"name": [') == [Said('{"name": [')]
+
+
+@pytest.mark.parametrize("depth", [3, 2_000, 20_000])
+@pytest.mark.parametrize("nest", ["[]", "{}"])
+def test_a_name_however_deep_is_no_name(depth: int, nest: str) -> None:
+    deep = nest[0] * depth + nest[1] * depth
+    for begin in ("", "<tool_call>"):
+        text = f'{begin}{{"name": {deep}, "arguments": {{}}}}'
+        assert read(text) == [Said(text)]
+    again = f'{{"name": "look", "name": {deep}}}'
+    assert read(again) == [CallBegun(0, "look"), CallEnded(0)]
+    other = f'{{"type": {deep}, "id": {deep}, "name": "look", "arguments": {{}}}}'
+    if len(other) < HELD_CHARS:
+        assert read(other) == [CallBegun(0, "look"), CallArguments(0, "{}"), CallEnded(0)]
 
 
 def test_a_named_function_gets_all_that_is_written() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 from fastapi.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,11 +15,13 @@ from parrot_gateway.doors.patience import impatient
 from parrot_gateway.doors.rates import Rates
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
+from parrot_runtime.hosts import is_loopback
 
 TENANT_SCOPE: Final = "parrot.tenant"
 """Where a request's scope names its tenant, once its key was checked."""
 OPEN: Final = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/docs/oauth2-redirect"})
 """What needs no key: it tells nothing of anybody's."""
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN_FOLDER: Final = "/static-offline-docs/"
 
 Answer = Callable[[str, Fault, dict[str, str]], Response]
@@ -60,14 +63,17 @@ class Keyed:
 class Keyless:
     """Development: lets everybody in who reaches the loopback, as one tenant.
 
-    A web page that has its own name point here (DNS rebinding) is told to go: it comes under that name.
+    A web page that has its own name point here (DNS rebinding) is told to go: it comes under that name. So is
+    one from elsewhere that sends what a browser sends without asking first; `origins` may, `*`: all.
     """
 
-    def __init__(self, tenant: str) -> None:
+    def __init__(self, tenant: str, origins: Collection[str] = ()) -> None:
         self._tenant = tenant
+        self._origins = frozenset(origins)
 
     async def admit(self, scope: Scope) -> str:
-        for host in _values(scope["headers"], b"host"):
+        hosts = _values(scope["headers"], b"host")
+        for host in hosts:
             if not _is_local_name(host):
                 raise Fault(
                     errors.MISDIRECTED,
@@ -75,7 +81,19 @@ class Keyless:
                     "names; use one of those, or turn keys on",
                     field="Host",
                 )
+        if scope["method"] not in _READING:
+            for origin in _values(scope["headers"], b"origin"):
+                self._check_origin(origin, hosts)
         return self._tenant
+
+    def _check_origin(self, origin: str, hosts: Collection[str]) -> None:
+        if not (_is_local_origin(origin, hosts) or self._origins & {origin, "*"}):
+            raise Fault(
+                errors.FOREIGN_ORIGIN,
+                "without keys this server takes nothing from web pages of other machines; name the page's "
+                "origin in --cors-origins, or turn keys on",
+                field="Origin",
+            )
 
     async def close(self) -> None:
         pass
@@ -136,6 +154,19 @@ def _is_open(path: str) -> bool:
 
 def _headers_of(fault: Fault) -> dict[str, str]:
     return {"WWW-Authenticate": "Bearer"} if fault.kind is errors.UNAUTHENTICATED else {}
+
+
+def _is_local_origin(origin: str, hosts: Collection[str]) -> bool:
+    """Whether a web page is this machine's, or this server's under one of its own names.
+
+    `null`, of pages that tell nobody where they are from, is none.
+    """
+    try:
+        parts = urlsplit(origin)
+        name = parts.hostname or ""
+    except ValueError:
+        return False
+    return name.endswith(".localhost") or is_loopback(name) or parts.netloc in hosts
 
 
 def _is_local_name(host: str) -> bool:

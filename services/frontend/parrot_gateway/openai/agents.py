@@ -9,9 +9,10 @@ session: one graph to look at, one trace, one thing to cancel.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from fastapi import Depends, Request
 
@@ -23,12 +24,13 @@ from parrot_runtime.errors import Fault
 from parrot_runtime.text import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from parrot_gateway.gateway import Gateway
 
 FULL: Final = frozenset({errors.SESSION_ENDED, errors.TOO_LARGE})
 """What a chain's session refuses a request with that another session may take."""
+Made = TypeVar("Made")
 PERIOD_S: Final = 3600
 """For so long, by the clock, the requests of a chain join the session its first one opened."""
 
@@ -128,33 +130,82 @@ class Place:
         alone: nobody else reads what it makes: it may end when its client leaves.
         free: another session would do as well.
         last_of: the session that ends with it, being its agent's last request; empty: none.
+        agent: whose session is still to be found for it, see `begun`; None: no agent's.
+        apart: its call is made in a session of its own, whatever its agent's is.
     """
 
     session_id: str = ""
     alone: bool = True
     free: bool = False
     last_of: str = ""
+    agent: Agent | None = None
+    apart: bool = False
+
+    async def found(self, gateway: Gateway) -> Place:
+        """The place once its agent's session is there.
+
+        Raises:
+            Fault: the manager's.
+        """
+        if self.agent is None:
+            return self
+        session_id = await self.agent.session(gateway)
+        return replace(
+            self,
+            session_id="" if self.apart else session_id,
+            last_of=session_id if self.agent.final else "",
+            agent=None,
+        )
 
 
-async def place_of(gateway: Gateway, joining: Joining | None, agent: Agent, *, keyed: bool) -> Place:
-    """Where a request becomes a call; `keyed`: it may be sent again.
+def place_of(joining: Joining | None, agent: Agent, *, apart: bool) -> Place:
+    """Where a request becomes a call; nothing is made for it yet.
+
+    `apart`: in a session of its own rather than its agent's, if it reads and makes nothing there: it may be
+    sent again, and is then found by its key at any time; or it is not to be kept longer than it runs.
 
     Raises:
-        Fault: what is wrong with `joining`, with the path of the field; the manager's.
+        Fault: what is wrong with `joining`, with the path of the field.
     """
     wanted = joining or Joining()
     if wanted.session_id is not None or not agent.chain:
         session_id = wanted.session_id or ""
-        check_joining(wanted, session_id)
+        check_joining(wanted, joined=bool(session_id))
         return Place(session_id, alone=not session_id)
-    session_id = await agent.session(gateway)
-    check_joining(wanted, session_id)
+    check_joining(wanted, joined=True)
     free = not wanted.inputs and wanted.output is None
-    last_of = session_id if agent.final else ""
-    if keyed and free:
-        # What is sent again is found by its key in a session of its own, and in the chain's for a while.
-        return Place(last_of=last_of)
-    return Place(session_id, alone=wanted.output is None, free=free, last_of=last_of)
+    if apart and free:
+        return Place(agent=agent if agent.final else None, apart=True)
+    return Place(alone=wanted.output is None, free=free, agent=agent)
+
+
+async def begun(gateway: Gateway, place: Place, begin: Callable[[Place], Awaitable[Made]]) -> Made:
+    """What `begin` makes of a request that was found good, in its agent's session.
+
+    One that is refused all the same leaves no session that was opened for it.
+
+    Raises:
+        Fault: the manager's, and those of `begin`.
+    """
+    try:
+        return await _tried(gateway, place, begin)
+    except Fault as fault:
+        if place.agent is None or fault.kind is not errors.NOT_FOUND:
+            raise
+        # Another request of the chain, the first one too, was refused meanwhile and took the session along.
+        return await _tried(gateway, place, begin)
+
+
+async def _tried(gateway: Gateway, place: Place, begin: Callable[[Place], Awaitable[Made]]) -> Made:
+    found = await place.found(gateway)
+    try:
+        return await begin(found)
+    except Fault:
+        opened = found.session_id or found.last_of
+        if place.agent is not None and opened:
+            with suppress(Fault):
+                await gateway.manager.delete_session(opened, only_empty=True)
+        raise
 
 
 async def _agent(request: Request) -> Agent:

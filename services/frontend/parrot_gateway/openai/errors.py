@@ -18,6 +18,9 @@ from parrot_runtime.errors import Fault, Kind
 
 ROOTS: Final = ("/v1/chat/", "/v1/completions", "/v1/responses")
 
+SHARED: Final = "/v1/models"
+"""What is of OpenAI's API and of ours."""
+
 _RATES: Final = "rate_limit_error"
 _CODES: Final[dict[str, str]] = {
     errors.PROMPT_TOO_LONG.type: "context_length_exceeded",
@@ -33,6 +36,19 @@ _STATUSES: Final[dict[str, int]] = {errors.PROMPT_TOO_LONG.type: 400, errors.UNK
 def is_openai(path: str) -> bool:
     """Whether a path is of OpenAI's API, so that its failures have OpenAI's shape."""
     return path.startswith(ROOTS)
+
+
+def is_shared(path: str) -> bool:
+    """Whether a path is of both APIs, so that its failures have the members of both."""
+    return path == SHARED or path.startswith(f"{SHARED}/")
+
+
+def shared_members(fault: Fault) -> dict[str, Any]:
+    """What OpenAI's clients read in a failure of a path that is of both."""
+    body = error_body(fault)
+    if fault.kind is errors.NOT_FOUND:
+        body["error"]["code"] = code_of(errors.UNKNOWN_MODEL.type)
+    return body
 
 
 def code_of(slug: str) -> str:
@@ -67,9 +83,14 @@ def error_body(fault: Fault) -> dict[str, Any]:
     return {"error": error}
 
 
+def retry_header(fault: Fault) -> dict[str, str]:
+    """What tells the official client whether to ask again."""
+    return {"x-should-retry": "true" if fault.kind.may_retry else "false"}
+
+
 def error_response(fault: Fault, headers: dict[str, str] | None = None) -> Response:
     """The answer to a request that failed."""
-    headers = {**(headers or {}), "x-should-retry": "true" if fault.kind.may_retry else "false"}
+    headers = {**(headers or {}), **retry_header(fault)}
     if fault.retry_after_ms:
         headers["Retry-After"] = str(math.ceil(fault.retry_after_ms / 1000))
     return Response(

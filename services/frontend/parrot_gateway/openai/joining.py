@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from hashlib import blake2b
+
 from pydantic import Field
 
 from parrot_gateway.headers import criteria_of
@@ -32,13 +35,13 @@ class Joining(Sent):
     criteria: NewCriteria | None = Field(default=None, description="what is wanted of the output")
 
 
-def check_joining(joining: Joining, session_id: str) -> None:
-    """Checks the ids and names; `session_id`: of the session that is joined, empty for none.
+def check_joining(joining: Joining, *, joined: bool) -> None:
+    """Checks the ids and names; `joined`: there is a session whose they are.
 
     Raises:
         Fault: what is wrong with them, with the path of the field.
     """
-    if not session_id and (joining.inputs or joining.output is not None):
+    if not joined and (joining.inputs or joining.output is not None):
         raise Fault(
             errors.INVALID_REQUEST,
             "parrot: inputs and output are a session's variables; name it by session_id, or by the header "
@@ -50,6 +53,22 @@ def check_joining(joining: Joining, session_id: str) -> None:
         _check_id(variable_id, f"parrot.inputs.{name}")
     if joining.output is not None:
         _check_id(joining.output, "parrot.output")
+
+
+def key_of_batch(
+    calls: Iterable[manager_pb2.NewCall], criteria: manager_pb2.Criteria | None, *values: str
+) -> str:
+    """The key of a request that makes a named variable and came without a key.
+
+    Clients send a request again by themselves when its answer is late. Who makes a variable by the very same
+    call means the one that makes it already; another call is refused as a second producer.
+    """
+    digest = blake2b(digest_size=16)
+    parts = [call.SerializeToString(deterministic=True) for call in calls]
+    parts.append(criteria.SerializeToString(deterministic=True) if criteria is not None else b"")
+    for part in (*parts, *(value.encode() for value in values)):
+        digest.update(len(part).to_bytes(8) + part)
+    return f"output-{digest.hexdigest()}"
 
 
 def criteria_of_joining(joining: Joining | None) -> manager_pb2.Criteria | None:

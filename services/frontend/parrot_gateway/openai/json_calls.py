@@ -119,6 +119,8 @@ class _Call:
             return []
         if self._state == "key" and char != '"':
             raise NoCallError
+        if self._state == "value" and self._key == "name" and char != '"':
+            raise NoCallError
         self._value = _Value(char)
         return self._tell_arguments(char)
 
@@ -216,13 +218,13 @@ class _Value:
         Raises:
             NoCallError: it is no text.
         """
+        # What nests is not parsed: a model may write it deeper than a parser goes.
+        if not self.is_text:
+            raise NoCallError
         try:
-            found = json.loads("".join(self._chars), strict=False)
+            return str(json.loads("".join(self._chars), strict=False))
         except ValueError:
             raise NoCallError from None
-        if not isinstance(found, str):
-            raise NoCallError
-        return found
 
     def _push_text(self, char: str) -> None:
         if self._escaped:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from parrot_gateway.openai.agents import Place
 from parrot_gateway.openai.generation import nth_choice
-from parrot_gateway.openai.joining import Joining, criteria_of_joining
+from parrot_gateway.openai.joining import Joining, criteria_of_joining, key_of_batch
 from parrot_gateway.openai.runs import Plan, output_id
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.manager.v1 import manager_pb2
@@ -64,7 +64,8 @@ def plan_of(
     size = sum(call.ByteSize() for call in calls)
     if size > limits.BATCH_BYTES:
         raise too_large("the request, with its prompt for each choice,", size, limits.BATCH_BYTES)
-    return Plan(calls, (), place, name, criteria, digest)
+    batch_key = key_of_batch(calls, criteria) if output is not None else ""
+    return Plan(calls, (), place, name, criteria, digest, batch_key)
 
 
 def located(fault: Fault) -> Fault:

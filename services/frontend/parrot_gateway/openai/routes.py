@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,7 +12,7 @@ from parrot_gateway.bodies import StrictRoute
 from parrot_gateway.gateway import Gateway, GatewayDep
 from parrot_gateway.headers import KeyDep
 from parrot_gateway.manager_client import new_key
-from parrot_gateway.openai.agents import Agent, AgentDep, place_of
+from parrot_gateway.openai.agents import Agent, AgentDep, Place, begun, place_of
 from parrot_gateway.openai.answers import Narrator, RunStream, whole_answer
 from parrot_gateway.openai.chat_answer import ChatNarrator
 from parrot_gateway.openai.chat_request import NewChat, plan_chat
@@ -42,7 +43,7 @@ async def create_chat_completion(
 ) -> Response:
     """Answers a chat: as a session of its own, or as a call of the one that `parrot` names."""
     toolbox = body.toolbox
-    plan = plan_chat(body, toolbox, key or new_key(), **await _told(gateway, key, agent, body))
+    plan = plan_chat(body, toolbox, key or new_key(), **_told(key, agent, body))
     run = await _started(gateway, plan, key)
     narrator = ChatNarrator(
         gateway,
@@ -60,24 +61,27 @@ async def create_completion(
     request: Request, gateway: GatewayDep, key: KeyDep, agent: AgentDep, body: NewCompletion
 ) -> Response:
     """Goes on after a prompt, or after each of several."""
-    plan = plan_completion(body, key or new_key(), **await _told(gateway, key, agent, body))
+    plan = plan_completion(body, key or new_key(), **_told(key, agent, body))
     run = await _started(gateway, plan, key)
     narrator = CompletionNarrator(gateway, run, body)
     return await _answer(request, gateway, run, narrator, stream=bool(body.stream))
 
 
-async def _told(gateway: Gateway, key: str, agent: Agent, body: Generation) -> dict[str, Any]:
+def _told(key: str, agent: Agent, body: Generation) -> dict[str, Any]:
     """What of a plan the headers say, and a digest of the body under a key."""
     return {
         "digest": digest_of(body) if key else "",
-        "place": await place_of(gateway, body.parrot, agent, keyed=bool(key)),
+        "place": place_of(body.parrot, agent, apart=bool(key)),
         "criteria": agent.criteria,
     }
 
 
 async def _started(gateway: Gateway, plan: Plan, key: str) -> Run:
+    async def within(place: Place) -> Run:
+        return await start(gateway, replace(plan, place=place), key)
+
     try:
-        return await start(gateway, plan, key)
+        return await begun(gateway, plan.place, within)
     except Fault as fault:
         raise located(fault) from None
 

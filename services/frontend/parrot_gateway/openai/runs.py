@@ -38,6 +38,7 @@ class Plan:
         place: where it becomes calls.
         label: of its own session; for people.
         digest: what tells requests under one key apart.
+        batch_key: of its calls, where the client gives no key; empty: one that nobody else has.
     """
 
     calls: Sequence[manager_pb2.NewCall]
@@ -46,6 +47,7 @@ class Plan:
     label: str = ""
     criteria: manager_pb2.Criteria | None = None
     digest: str = ""
+    batch_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,13 @@ async def _alone(gateway: Gateway, plan: Plan, key: str) -> Run:
             raise
         # It has ended since it was asked for the first time.
         call_ids = [call.id for call in (await gateway.manager.get_session(session.id)).calls]
+        if not call_ids:
+            # It was cancelled, or its time was over, before it had any.
+            raise Fault(
+                errors.IDEMPOTENCY_CONFLICT,
+                "the key was used for a request that ended before it began; use a new key",
+                field="Idempotency-Key",
+            ) from None
     choices = _choices(call_ids, plan)
     return Run(session.id, session.created_unix_ms, choices, True, bool(key), last_of=plan.place.last_of)
 
@@ -271,5 +280,5 @@ async def _submit(gateway: Gateway, session_id: str, plan: Plan, key: str) -> ma
         manager_pb2.Wanted(variable_id=name, criteria=plan.criteria) for name in map(_output_of, plan.calls)
     ]
     return await gateway.manager.submit_calls(
-        session_id, plan.calls, plan.values, key or new_key(), wanted=wanted
+        session_id, plan.calls, plan.values, key or plan.batch_key or new_key(), wanted=wanted
     )

@@ -10,8 +10,8 @@ import structlog
 
 from parrot_gateway.gateway import Gateway
 from parrot_gateway.manager_client import new_key
-from parrot_gateway.openai.agents import FULL, Agent, place_of
-from parrot_gateway.openai.joining import criteria_of_joining
+from parrot_gateway.openai.agents import FULL, Agent, Place, begun, place_of
+from parrot_gateway.openai.joining import criteria_of_joining, key_of_batch
 from parrot_gateway.openai.responses.asked import NewResponse
 from parrot_gateway.openai.responses.calling import call_of, located, places_of, toolbox_of
 from parrot_gateway.openai.responses.conversation import earlier, referred
@@ -37,19 +37,12 @@ async def start(gateway: Gateway, asked: NewResponse, key: str, agent: Agent) ->
     Raises:
         Fault: what is wrong with the request, with the path of the field; the manager's.
     """
-    place = await place_of(gateway, asked.parrot, agent, keyed=bool(key))
+    # What is not to be kept can't be deleted alone out of a session that goes on.
+    place = place_of(asked.parrot, agent, apart=bool(key) or asked.store is False)
     history = await earlier(gateway, asked.previous_response_id)
     items = stored(await referred(gateway, asked.input))
     beginning = _Beginning.of(gateway, asked, history=history, items=items, key=key, agent=agent)
-    try:
-        standing = await beginning.within(place.session_id)
-    except Fault as fault:
-        if not (place.free and fault.kind in FULL):
-            raise
-        # The agent's session was ended meanwhile, or is full; the request is none the worse for it.
-        standing = await beginning.within("")
-    alone = place.alone and not key and not asked.background
-    return Running(gateway, standing, alone=alone, last_of=place.last_of)
+    return await begun(gateway, place, beginning.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +95,22 @@ class _Beginning:
         conversation.add(parsed_items(history, response))
         conversation.add(parsed_items(items, response), places_of(asked))
         call = call_of(asked, conversation, toolbox, record.output_variable)
-        return cls(gateway, asked, record, call, _criteria(asked, agent), chosen, bool(key))
+        criteria = _criteria(asked, agent)
+        if named and not key:
+            chosen = key_of_batch([call], criteria, record.to_text())
+        return cls(gateway, asked, record, call, criteria, chosen, bool(key))
+
+    async def at(self, place: Place) -> Running:
+        """Begins it where it belongs."""
+        try:
+            standing = await self.within(place.session_id)
+        except Fault as fault:
+            if not (place.free and fault.kind in FULL):
+                raise
+            # The agent's session was ended meanwhile, or is full; the request is none the worse for it.
+            standing = await self.within("")
+        alone = place.alone and not self.keyed and not self.asked.background
+        return Running(self.gateway, standing, alone=alone, last_of=place.last_of)
 
     async def within(self, session_id: str) -> Standing:
         """Submits the call, in this session or in one of its own, and tells how it stands."""

@@ -60,9 +60,19 @@ class Record(BaseModel):
             Fault: `not_found`, for what something else wrote.
         """
         try:
-            return cls.model_validate_json(text)
+            record = cls.model_validate_json(text)
+            kept = [*record.input, *record.history]
+            _ITEMS.validate_python(kept)
         except ValidationError:
             raise not_found(response) from None
+        if not (record._is_read_by_tools and all(isinstance(item.get("id"), str) for item in kept)):
+            raise not_found(response)
+        return record
+
+    @property
+    def _is_read_by_tools(self) -> bool:
+        """Whether there are functions where the text may be calls of them, and only there."""
+        return bool(self.functions) == (self.mode != "none")
 
     def reader(self) -> Reader:
         """Reads what the model wrote, from its beginning."""

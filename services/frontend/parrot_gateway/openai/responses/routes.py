@@ -44,7 +44,7 @@ _ANSWER: Final[dict[int | str, dict[str, Any]]] = {
 async def create_response(
     request: Request, gateway: GatewayDep, agent: AgentDep, key: KeyDep, body: NewResponse
 ) -> Response:
-    """Makes a response. Unless it is stored, or in the background, it ends with the client's going away."""
+    """Makes a response. Unless in the background or under a key, it ends with the client's going away."""
     running = await start(gateway, body, key, agent)
     if body.stream:
         return running.stream()

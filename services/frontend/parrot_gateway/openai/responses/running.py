@@ -82,7 +82,7 @@ class Running:
             if told.record.own and not told.record.stored and not told.record.session_key:
                 # Under a key it stays for whoever asks again, and nobody else.
                 await self.gateway.manager.delete_session(told.response.session_id)
-            elif self.last_of:
+            if self.last_of:
                 await self.gateway.manager.close_session(self.last_of)
         except Fault as fault:
             # Its deadline ends the session too.
