@@ -100,3 +100,11 @@ def test_a_gpu_that_can_keep_outputs_apart_from_the_batch_is_told_to() -> None:
 def test_the_scheduler_suits_how_vllm_runs_its_steps() -> None:
     assert scheduler(async_scheduling=True).endswith(".AsyncContextScheduler")
     assert scheduler(async_scheduling=False).endswith(".ContextScheduler")
+
+
+@pytest.mark.parametrize(("compiler", "disabled"), [("/usr/bin/g++", False), (None, True)])
+def test_without_a_compiler_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, compiler: str | None, disabled: bool
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: compiler)
+    assert ("TORCHDYNAMO_DISABLE" in environment(options())) is disabled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,8 @@ CPU_ATTENTION: Final = "CPU_ATTN"
 CPU_WORKER: Final = "parrot_engine.backends.vllm.cpu_worker.MendedCPUWorker"
 SCHEDULER: Final = "parrot_engine.backends.vllm.scheduler.ContextScheduler"
 ASYNC_SCHEDULER: Final = "parrot_engine.backends.vllm.scheduler.AsyncContextScheduler"
+COMPILERS: Final = ("g++", "c++", "clang++")
+"""With none of them, what vLLM compiles for the first request with log probabilities is run as it stands."""
 INVARIANT_CAPABILITY: Final = (9, 0)
 """The CUDA compute capability from which on vLLM's batch-invariant kernels run."""
 
@@ -40,6 +43,7 @@ def environment(options: VllmOptions) -> Mapping[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        **({} if any(map(shutil.which, COMPILERS)) else {"TORCHDYNAMO_DISABLE": "1"}),
     }
 
 
