@@ -71,6 +71,7 @@ class PlannedApp:
         timeout_ms: the session's.
         cancels: (after, output, whether what only that needs goes too): calls that are cancelled.
         ends_with_calls: the session closes by itself.
+        at_once: the session is opened with its first batch.
         closes_ms: when the client gives up; 0: never.
         deletes: it deletes the session where others only close it.
         reads: (variable, after, whether its reader's gateway dies on the way).
@@ -83,6 +84,7 @@ class PlannedApp:
     criteria: Criteria | None
     batches: list[PlannedBatch]
     ends_with_calls: bool = False
+    at_once: bool = False
     cancels: list[tuple[int, str, bool]] = field(default_factory=list)
     closes_ms: int = 0
     deletes: bool = False
@@ -128,6 +130,7 @@ def plan(dice: Dice, number: int, shards: range, models: list[str]) -> PlannedAp
         made = [name for batch in app.batches for name in batch.outputs]
         app.cancels = [(dice.between(100, 5_000), dice.pick(made), dice.chance(0.5))]
     app.ends_with_calls = len(app.batches) == 1 and dice.chance(0.5)
+    app.at_once = number % 2 == 0
     app.reads = _reads(dice, app)
     app.deletes = dice.chance(0.3)
     return app

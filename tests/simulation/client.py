@@ -71,18 +71,22 @@ class Client:
     async def _run(self) -> None:
         app = self.app
         await sleep(app.starts_ms)
-        await self._ask(lambda intake: intake.open_session(app))
-        self.opened = True
-        for after_ms, variable_id, subtree in app.cancels:
-            self._process.spawn(self._cancel, after_ms, variable_id, subtree)
-        if app.closes_ms:
-            self._process.spawn(self._close_after, app.closes_ms)
+        if not app.at_once:
+            await self._ask(lambda intake: intake.open_session(app))
+            self._on_opened()
         for batch in app.batches:
             await sleep(batch.after_ms)
             if not await self._submit(batch):
                 break
             self._start_readers(batch)
         self.done = True
+
+    def _on_opened(self) -> None:
+        self.opened = True
+        for after_ms, variable_id, subtree in self.app.cancels:
+            self._process.spawn(self._cancel, after_ms, variable_id, subtree)
+        if self.app.closes_ms:
+            self._process.spawn(self._close_after, self.app.closes_ms)
 
     def _start_readers(self, batch: PlannedBatch) -> None:
         for variable_id, after_ms, dies in self.app.reads:
@@ -92,11 +96,13 @@ class Client:
 
     async def _submit(self, batch: PlannedBatch) -> bool:
         try:
-            ids = await self._ask(lambda intake: intake.submit(self.app, batch, batch.digest()))
+            ids = await self._ask(lambda intake: self._submitting(intake, batch, batch.digest()))
         except Fault as fault:
             self._world.record.note(self._process.name, "refused", fault.kind.type, fault.message)
             self.refused = fault
             return False
+        if not self.opened:
+            self._on_opened()
         self.accepted.append(batch)
         self._world.audit.accepted(self.app.session_id, ids)
         if batch.again:
@@ -105,7 +111,7 @@ class Client:
 
     async def _submit_again(self, batch: PlannedBatch, ids: list[str]) -> None:
         try:
-            again = await self._ask(lambda intake: intake.submit(self.app, batch, batch.digest()))
+            again = await self._ask(lambda intake: self._submitting(intake, batch, batch.digest()))
         except Fault as fault:
             promise(self._is_over(fault), "sent twice, run twice", str(fault))
             return
@@ -113,7 +119,7 @@ class Client:
             again == ids, "sent twice, run twice", f"{self.app.session_id} {batch.key}: {ids} and {again}"
         )
         try:
-            await self._ask(lambda intake: intake.submit(self.app, batch, b"another body"))
+            await self._ask(lambda intake: self._submitting(intake, batch, b"another body"))
         except Fault as fault:
             fits = fault.kind is errors.IDEMPOTENCY_CONFLICT or self._is_over(fault)
             promise(fits, "key reused", str(fault))
@@ -121,6 +127,12 @@ class Client:
             promise(
                 kept=False, which="key reused", why=f"{self.app.session_id} {batch.key} took another body"
             )
+
+    def _submitting(
+        self, intake: Intake, batch: PlannedBatch, digest: bytes
+    ) -> Coroutine[Any, Any, list[str]]:
+        opens = self.app.at_once and batch is self.app.batches[0]
+        return (intake.open_with_calls if opens else intake.submit)(self.app, batch, digest)
 
     def _is_over(self, fault: Fault) -> bool:
         """Whether a fault says that the session has ended, or was deleted."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from parrot_manager.core import admission, claims, events, native_events
 from parrot_manager.core.commands import Changes
-from parrot_manager.core.model import Batch, Failure, SessionState, Value
+from parrot_manager.core.model import Batch, Failure, Session, SessionState, Value
 from parrot_manager.core.state import LiveSession
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
@@ -42,19 +42,7 @@ class Intake:
         async with self._writing(app.session_id) as epoch:
             if app.session_id in manager.machine.state.sessions:
                 return
-            event = admission.admit_session(
-                manager.policy,
-                manager.clock.now_ms,
-                session_id=app.session_id,
-                tenant=TENANT,
-                label="",
-                timeout_ms=app.timeout_ms,
-                criteria=app.criteria,
-                lazy=app.lazy,
-                ends_with_calls=app.ends_with_calls,
-                key=app.session_id,
-                digest=b"session",
-            )
+            event = self._opening(app)
             await manager.store.insert_session(event.session, epoch)
             self._apply(app.session_id, epoch, event)
 
@@ -67,6 +55,17 @@ class Intake:
         await self._check_open(app.session_id)
         answer: Answer[list[str]] = Answer()
         self._manager.process.spawn(self._store, app.session_id, batch, digest, answer)
+        return await answer.get(NEVER_MS, Fault(errors.UNAVAILABLE, "never"))
+
+    async def open_with_calls(self, app: PlannedApp, batch: PlannedBatch, digest: bytes) -> list[str]:
+        """As `submit`, of a session that is opened with the batch unless it was opened before.
+
+        Raises:
+            Fault: as `submit`.
+        """
+        self._manager.shards.check(app.session_id)
+        answer: Answer[list[str]] = Answer()
+        self._manager.process.spawn(self._open_and_store, app, batch, digest, answer)
         return await answer.get(NEVER_MS, Fault(errors.UNAVAILABLE, "never"))
 
     async def want(self, app: PlannedApp, variable_id: str) -> None:
@@ -213,28 +212,118 @@ class Intake:
     async def _store(
         self, session_id: str, batch: PlannedBatch, digest: bytes, answer: Answer[list[str]]
     ) -> None:
-        manager = self._manager
         try:
             async with self._writing(session_id) as epoch:
-                event = self._admit(session_id, batch, digest)
-                if isinstance(event, Batch):
-                    answer.give(list(event.call_ids))
-                    return
-                try:
-                    await manager.store.insert_calls(event, epoch)
-                except Fault as fault:
-                    answer.refuse(fault)
-                    if fault.kind not in NOT_STORED:
-                        await self._revoke(event, epoch)
-                    return
-                manager.shards.check(session_id, epoch)
-                manager.tellings.accepted(event)
-                self._apply(session_id, epoch, event)
-                answer.give([*(call.id for call in event.calls), *(block.id for block in event.blocks)])
+                await self._store_batch(session_id, epoch, batch, digest, answer)
         except Fault as fault:
             answer.refuse(fault)
 
-    def _admit(self, session_id: str, batch: PlannedBatch, digest: bytes) -> events.CallsAccepted | Batch:
+    async def _store_batch(
+        self, session_id: str, epoch: int, batch: PlannedBatch, digest: bytes, answer: Answer[list[str]]
+    ) -> None:
+        event = self._admit(session_id, batch, digest)
+        if isinstance(event, Batch):
+            answer.give(list(event.call_ids))
+            return
+        try:
+            await self._manager.store.insert_calls(event, epoch)
+        except Fault as fault:
+            answer.refuse(fault)
+            if fault.kind not in NOT_STORED:
+                await self._revoke(event, epoch)
+            return
+        self._take_in(session_id, epoch, event, answer)
+
+    def _take_in(
+        self, session_id: str, epoch: int, event: events.CallsAccepted, answer: Answer[list[str]]
+    ) -> None:
+        self._manager.shards.check(session_id, epoch)
+        self._manager.tellings.accepted(event)
+        self._apply(session_id, epoch, event)
+        answer.give([*(call.id for call in event.calls), *(block.id for block in event.blocks)])
+
+    async def _open_and_store(
+        self, app: PlannedApp, batch: PlannedBatch, digest: bytes, answer: Answer[list[str]]
+    ) -> None:
+        session_id, state = app.session_id, self._manager.machine.state
+        try:
+            async with self._writing(session_id) as epoch:
+                if session_id not in state.sessions and await self._opened(app, epoch, batch, digest, answer):
+                    return
+                # It was there, in memory or in the store alone.
+                if session_id not in state.sessions:
+                    await self._find_out(session_id, epoch)
+                await self._check_open(session_id)
+                await self._store_batch(session_id, epoch, batch, digest, answer)
+        except Fault as fault:
+            answer.refuse(fault)
+
+    async def _opened(
+        self, app: PlannedApp, epoch: int, batch: PlannedBatch, digest: bytes, answer: Answer[list[str]]
+    ) -> bool:
+        """Whether it was answered; False: the store has the session already."""
+        opening, session_id = self._opening(app), app.session_id
+        try:
+            event = self._admit(session_id, batch, digest, opening.session)
+        except Fault:
+            if await self._manager.store.load_session(session_id) is None:
+                raise
+            return False
+        assert isinstance(event, events.CallsAccepted)
+        try:
+            new = await self._manager.store.insert_session_with_calls(opening.session, event, epoch)
+        except Fault as fault:
+            answer.refuse(fault)
+            if fault.kind not in NOT_STORED and await self._is_there(session_id, epoch):
+                await self._revoke(event, epoch)
+                await self._find_out(session_id, epoch)
+            return True
+        if new:
+            self._apply(session_id, epoch, opening)
+            self._take_in(session_id, epoch, event, answer)
+        return new
+
+    async def _is_there(self, session_id: str, epoch: int) -> bool:
+        """Whether a session that is not in memory is in the store, and has not ended: it was just added."""
+        while self._manager.shards.holds(shard_of(session_id), epoch):
+            try:
+                record = await self._manager.store.load_session(session_id)
+            except Fault:
+                await sleep(REVOKE_AGAIN_MS)
+            else:
+                return record is not None and not record.session.state.ended
+        return False
+
+    async def _find_out(self, session_id: str, epoch: int) -> None:
+        """A session may be in the store alone: then it lives."""
+        while self._manager.shards.holds(shard_of(session_id), epoch):
+            try:
+                record = await self._manager.store.load_session(session_id)
+            except Fault:
+                await sleep(REVOKE_AGAIN_MS)
+                continue
+            if record is not None and not record.session.state.ended:
+                self._apply(session_id, epoch, events.SessionOpened(record.session))
+            return
+
+    def _opening(self, app: PlannedApp) -> events.SessionOpened:
+        return admission.admit_session(
+            self._manager.policy,
+            self._manager.clock.now_ms,
+            session_id=app.session_id,
+            tenant=TENANT,
+            label="",
+            timeout_ms=app.timeout_ms,
+            criteria=app.criteria,
+            lazy=app.lazy,
+            ends_with_calls=app.ends_with_calls,
+            key=app.session_id,
+            digest=b"session",
+        )
+
+    def _admit(
+        self, session_id: str, batch: PlannedBatch, digest: bytes, opening: Session | None = None
+    ) -> events.CallsAccepted | Batch:
         state = self._manager.machine.state
         live = state.sessions.get(session_id)
         before = admission.find_batch(live.batches, batch.key, digest) if live is not None else None
@@ -250,6 +339,7 @@ class Intake:
             now_ms=self._manager.clock.now_ms,
             key=batch.key,
             digest=digest,
+            opening=opening,
         )
 
     async def _revoke(self, event: events.CallsAccepted, epoch: int) -> None:

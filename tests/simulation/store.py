@@ -67,6 +67,18 @@ class SimStore:
 
         await self.ask(write)
 
+    async def insert_session_with_calls(self, session: Session, accepted: CallsAccepted, epoch: int) -> bool:
+        """As `Store.insert_session_with_calls`."""
+
+        async def write() -> bool:
+            new = await self.rows.insert_session_with_calls(session, accepted, epoch)
+            if new:
+                self._audit.inserted(accepted)
+            self.written()
+            return new
+
+        return await self.ask(write)
+
     async def insert_calls(self, accepted: CallsAccepted, epoch: int) -> None:
         """As `Store.insert_calls`."""
 

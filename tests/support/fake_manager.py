@@ -108,10 +108,17 @@ class FakeManager(Unplayed):
     ) -> pb.CreateSessionResponse:
         self._note()
         self._check_store()
+        known = ids.session_id_of(request.tenant, request.idempotency_key) in self.sessions
+        session = self._open(request)
+        if not known:
+            await self._lose_answer(context)
+        return pb.CreateSessionResponse(session=session)
+
+    def _open(self, request: pb.CreateSessionRequest) -> pb.Session:
         session_id = ids.session_id_of(request.tenant, request.idempotency_key)
         self._check_shard(session_id)
         if session_id in self.sessions:
-            return pb.CreateSessionResponse(session=self.sessions[session_id].session)
+            return self.sessions[session_id].session
         session = pb.Session(
             id=session_id,
             criteria=request.criteria,
@@ -124,8 +131,7 @@ class FakeManager(Unplayed):
             trace_id=self.traces[-1],
         )
         self.sessions[session.id] = FakeSession(session)
-        await self._lose_answer(context)
-        return pb.CreateSessionResponse(session=session)
+        return session
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:  # noqa: N802
         self._note()
@@ -156,8 +162,10 @@ class FakeManager(Unplayed):
 
     async def SubmitCalls(self, request: pb.SubmitCallsRequest, context: Context) -> pb.SubmitCallsResponse:  # noqa: N802
         self._note()
-        found = self._session(request.session_id)
         self._check_store()
+        if request.HasField("opening") and self.refuse is None:
+            self._open(request.opening)
+        found = self._session(request.session_id)
         if self.refuse is not None:
             self.refused_batches += 1
             raise self.refuse
@@ -170,7 +178,10 @@ class FakeManager(Unplayed):
         self.batches.append(request)
         for value in request.values:
             self._put(found, value.variable_id, value.name, value.value)
-        answer = pb.SubmitCallsResponse(call_ids=[self._accept(found, call) for call in request.calls])
+        answer = pb.SubmitCallsResponse(
+            session=found.session if request.HasField("opening") else None,
+            call_ids=[self._accept(found, call) for call in request.calls],
+        )
         self._answered[request.idempotency_key] = (digest, answer)
         await self._lose_answer(context)
         return answer

@@ -19,6 +19,7 @@ from parrot_proto.common.v1 import common_pb2
 from parrot_proto.manager.v1 import manager_pb2 as pb
 from parrot_proto.manager.v1.manager_pb2_grpc import ManagerServiceStub
 from parrot_runtime import rpc
+from parrot_runtime.ids import session_id_of
 from parrot_runtime.values.bus import Bus
 from tests.support.nats import free_port
 
@@ -80,6 +81,31 @@ class Client:
         )
         answer: pb.SubmitCallsResponse = await self._ask("SubmitCalls", request)
         return [*answer.call_ids, *answer.block_ids]
+
+    async def open_with(
+        self,
+        session_key: str,
+        calls: Sequence[pb.NewCall],
+        values: dict[str, str] | None = None,
+        *,
+        label: str = "",
+        key: str = "batch",
+        session_id: str = "",
+    ) -> pb.SubmitCallsResponse:
+        """A session that ends with its calls, opened with a batch; by default its id follows from its key."""
+        opening = pb.CreateSessionRequest(
+            tenant=self.tenant, idempotency_key=session_key, label=label, ends_with_calls=True
+        )
+        request = pb.SubmitCallsRequest(
+            tenant=self.tenant,
+            session_id=session_id or session_id_of(self.tenant, session_key),
+            calls=calls,
+            values=[pb.NewValue(variable_id=name, value=text) for name, text in (values or {}).items()],
+            idempotency_key=key,
+            opening=opening,
+        )
+        answer: pb.SubmitCallsResponse = await self._ask("SubmitCalls", request)
+        return answer
 
     async def claim(
         self, session_id: str, call_id: str = "c-1", worker: str = "w", wait_ms: int = 5000

@@ -95,6 +95,44 @@ class ManagerClient:
             if fault.kind is not errors.NOT_FOUND or not tries.unsure:
                 raise
 
+    async def open_with_calls(
+        self,
+        label: str,
+        calls: Sequence[pb.NewCall],
+        values: Sequence[pb.NewValue],
+        key: str,
+        *,
+        session_key: str,
+        criteria: pb.Criteria | None = None,
+        wanted: Sequence[pb.Wanted] = (),
+    ) -> pb.SubmitCallsResponse:
+        """A session with a batch, all of it or nothing; it ends with its calls.
+
+        The same `session_key` opens it once, and the same `key` adds the batch once.
+        """
+        opening = pb.CreateSessionRequest(
+            tenant=self.tenant,
+            label=label,
+            idempotency_key=session_key,
+            criteria=criteria,
+            ends_with_calls=True,
+        )
+        request = pb.SubmitCallsRequest(
+            tenant=self.tenant,
+            session_id=self.session_id_of(session_key),
+            calls=calls,
+            values=values,
+            idempotency_key=key,
+            wanted=wanted,
+            opening=opening,
+        )
+        answer: pb.SubmitCallsResponse = await self._ask("SubmitCalls", request, request.session_id, STORE_S)
+        return answer
+
+    def session_id_of(self, key: str) -> str:
+        """The id of the session that is opened under a key."""
+        return ids.session_id_of(self.tenant, key)
+
     async def submit_calls(
         self,
         session_id: str,

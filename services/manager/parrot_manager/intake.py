@@ -60,14 +60,47 @@ class Intake:
             Fault: `invalid_request`, `idempotency_conflict`, `quota_exceeded`, `wrong_manager`,
                 `unavailable`.
         """
-        self._check_serving()
+        self.check_serving()
+        event = self.opening(
+            tenant,
+            label,
+            timeout_ms,
+            criteria=criteria,
+            lazy=lazy,
+            ends_with_calls=ends_with_calls,
+            key=key,
+            digest=digest,
+        )
+
+        def work(answer: Answer[Session]) -> Coroutine[Any, Any, None]:
+            return self._open(event, answer)
+
+        return await self._shell.tasks.answered(work, "open session")
+
+    def opening(
+        self,
+        tenant: str,
+        label: str,
+        timeout_ms: int,
+        *,
+        criteria: Criteria | None = None,
+        lazy: bool = False,
+        ends_with_calls: bool = False,
+        key: str = "",
+        digest: bytes = b"",
+    ) -> SessionOpened:
+        """A session as it would be opened now; under a key its id is always the same.
+
+        Raises:
+            Fault: `invalid_request`; `wrong_manager`.
+        """
         # Under a key both tries come to the same session, and so to the same manager.
         session_id = (
             ids.session_id_of(tenant, key)
             if key
             else ids.new_session_id(self._shell.shards.served_or_refused())
         )
-        event = admission.admit_session(
+        return admission.admit_session(
             self._shell.machine.policy,
             clock.now_ms(),
             session_id=session_id,
@@ -81,11 +114,6 @@ class Intake:
             key=key,
             digest=digest,
         )
-
-        def work(answer: Answer[Session]) -> Coroutine[Any, Any, None]:
-            return self._open(event, answer)
-
-        return await self._shell.tasks.answered(work, "open session")
 
     async def submit(
         self,
@@ -124,9 +152,7 @@ class Intake:
             ),
             lambda batches: admission.find_batch(batches, key, digest),
         )
-        if isinstance(accepted, Batch):
-            return list(accepted.call_ids)
-        return [call.id for call in accepted.calls] + [block.id for block in accepted.blocks]
+        return ids_of(accepted)
 
     def want(self, tenant: str, session_id: str, variable_id: str, criteria: Criteria | None) -> None:
         """A variable is read: what makes it hastens, or begins if nobody asked for it before."""
@@ -212,7 +238,7 @@ class Intake:
     async def _open(self, event: SessionOpened, answer: Answer[Session]) -> None:
         session = event.session
         async with self.writing(session.id) as epoch:
-            known = await self._opened_before(session)
+            known = await self.opened_before(session)
             if known is None:
                 try:
                     await self._shell.store.insert_session(session, epoch)
@@ -238,8 +264,8 @@ class Intake:
                     self._shell.apply(SessionOpened(record.session))
                 return
 
-    async def _opened_before(self, session: Session) -> Session | None:
-        """The session that was opened under the same key, in memory or long ended.
+    async def opened_before(self, session: Session) -> Session | None:
+        """The session that was opened under the same key, in memory or long ended; None: there is none.
 
         Raises:
             Fault: `idempotency_conflict`: another request opened it, or the id that follows from the key is
@@ -266,13 +292,9 @@ class Intake:
         admit: Callable[[], CallsAccepted],
         find: Find,
     ) -> CallsAccepted | Batch:
-        self._check_serving()
+        self.check_serving()
         if admission.find_session(self._shell.machine.state, tenant, session_id) is None:
-            ended = await self.ended(tenant, session_id)
-            known = find({batch.key: batch for batch in ended.batches})
-            if known is None:
-                raise admission.session_ended(session_id, ended.session.state)
-            return known
+            return await self.find_ended(tenant, session_id, find)
 
         def work(answer: Answer[CallsAccepted | Batch]) -> Coroutine[Any, Any, None]:
             return self._store(tenant, session_id, admit, find, answer)
@@ -294,26 +316,62 @@ class Intake:
         answer: Answer[CallsAccepted | Batch],
     ) -> None:
         async with self.writing(session_id) as epoch:
-            live = self._shell.machine.state.sessions.get(session_id)
-            known = find(live.batches) if live is not None else None
-            if known is not None:
-                answer.give(known)
-                return
-            event = admit()
-            try:
-                await self._shell.store.insert_calls(event, epoch)
-            except Fault as fault:
-                answer.refuse(fault)
-                if fault.kind not in NOT_STORED:
-                    await self._revoke(event, epoch)
-                return
-            self._shell.shards.check(session_id, epoch)
-            self._shell.spans.accepted(event.calls)
-            self._shell.tellings.accepted(tenant, event)
-            self._shell.apply(event)
-            answer.give(event)
+            accepted = await self.store_batch(tenant, session_id, epoch, admit, find, refuse=answer.refuse)
+            if accepted is not None:
+                answer.give(accepted)
 
-    async def _revoke(self, event: CallsAccepted, epoch: int) -> None:
+    async def store_batch(
+        self,
+        tenant: str,
+        session_id: str,
+        epoch: int,
+        admit: Callable[[], CallsAccepted],
+        find: Find,
+        *,
+        refuse: Callable[[Fault], None],
+    ) -> CallsAccepted | Batch | None:
+        """A batch of a session in memory, stored, for one who is `writing` to it; now, or before.
+
+        None: `refuse` was told why it is not stored.
+
+        Raises:
+            Fault: what `admit` and `find` raise; `wrong_manager`.
+        """
+        live = self._shell.machine.state.sessions.get(session_id)
+        known = find(live.batches) if live is not None else None
+        if known is not None:
+            return known
+        event = admit()
+        try:
+            await self._shell.store.insert_calls(event, epoch)
+        except Fault as fault:
+            refuse(fault)
+            if fault.kind not in NOT_STORED:
+                await self.revoke(event, epoch)
+            return None
+        self._shell.shards.check(session_id, epoch)
+        self.take_in(tenant, event)
+        return event
+
+    def take_in(self, tenant: str, event: CallsAccepted) -> None:
+        """A batch is stored."""
+        self._shell.spans.accepted(event.calls)
+        self._shell.tellings.accepted(tenant, event)
+        self._shell.apply(event)
+
+    async def find_ended(self, tenant: str, session_id: str, find: Find) -> Batch:
+        """The batch that is sent again, of a session that is not in memory.
+
+        Raises:
+            Fault: `session_ended`, when it is none of its batches; `not_found`; what `find` raises.
+        """
+        ended = await self.ended(tenant, session_id)
+        known = find({batch.key: batch for batch in ended.batches})
+        if known is None:
+            raise admission.session_ended(session_id, ended.session.state)
+        return known
+
+    async def revoke(self, event: CallsAccepted, epoch: int) -> None:
         """A batch was refused that may have been stored after all: takes it back before anything else.
 
         Where the session is another manager's by now, that one has decided whether it was stored.
@@ -359,6 +417,18 @@ class Intake:
         finally:
             lock.release()
 
-    def _check_serving(self) -> None:
+    def check_serving(self) -> None:
+        """Refuses everything new once the manager is about to stop.
+
+        Raises:
+            Fault: `unavailable`.
+        """
         if self._shell.draining:
             raise Fault(errors.UNAVAILABLE, "the manager is stopping; try again", retry_after_ms=2000)
+
+
+def ids_of(accepted: CallsAccepted | Batch) -> list[str]:
+    """The ids of a batch's calls and blocks, in this order."""
+    if isinstance(accepted, Batch):
+        return list(accepted.call_ids)
+    return [call.id for call in accepted.calls] + [block.id for block in accepted.blocks]

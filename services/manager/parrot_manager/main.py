@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from parrot_manager.claims import Claims
 from parrot_manager.deleting import Deleting
 from parrot_manager.intake import Intake
+from parrot_manager.openings import Openings
 from parrot_manager.servicers.engine_control import EngineControlServicer
 from parrot_manager.servicers.manager import ManagerServicer
 from parrot_manager.servicers.tenants import TenantServicer
@@ -124,7 +125,10 @@ def add_services(server: aio.Server, shell: Shell, healthy: health_pb2_grpc.Heal
     """Gives a server that has not started all a manager serves."""
     intake = Intake(shell)
     manager_pb2_grpc.add_ManagerServiceServicer_to_server(
-        ManagerServicer(intake, Deleting(shell, intake), Views(shell), Claims(shell)), server
+        ManagerServicer(
+            intake, Openings(shell, intake), Deleting(shell, intake), Views(shell), Claims(shell)
+        ),
+        server,
     )
     tenants_pb2_grpc.add_TenantServiceServicer_to_server(TenantServicer(shell.store.tenants), server)
     engine_pb2_grpc.add_EngineControlServiceServicer_to_server(EngineControlServicer(shell), server)

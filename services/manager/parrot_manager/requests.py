@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from parrot_manager.block_requests import parse_block
 from parrot_manager.call_requests import parse_call
@@ -20,6 +20,7 @@ from parrot_manager.store.listing import Place
 from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors, limits
 from parrot_runtime.errors import Fault
+from parrot_runtime.ids import is_id, session_id_of
 from parrot_runtime.text import check_name, check_text, too_large
 
 LISTED: Final = 50
@@ -35,6 +36,46 @@ class Submitted:
     calls: list[NewCall]
     values: list[NewValue]
     blocks: list[NewBlock]
+
+
+def parse_opening(request: manager_pb2.CreateSessionRequest, field: str = "") -> dict[str, Any]:
+    """A session that is to be opened, as `Intake.opening` takes it; `field`: the path of the request.
+
+    Raises:
+        Fault: `invalid_request`, `invalid_text`, `too_large`.
+    """
+    if not is_id(request.tenant):
+        raise Fault(errors.INVALID_REQUEST, "tenant is no id", field=f"{field}tenant")
+    return {
+        "tenant": request.tenant,
+        "label": check_name(request.label, f"{field}label"),
+        "timeout_ms": request.timeout_ms,
+        "criteria": parse_criteria(request.criteria, f"{field}criteria"),
+        "lazy": request.lazy,
+        "ends_with_calls": request.ends_with_calls,
+        "key": check_name(request.idempotency_key, f"{field}idempotency_key"),
+        "digest": digest_of(request),
+    }
+
+
+def parse_opening_of(request: manager_pb2.SubmitCallsRequest) -> dict[str, Any]:
+    """The session that is to be opened with a batch.
+
+    Raises:
+        Fault: as `parse_opening`; `invalid_request`, when it isn't the batch's.
+    """
+    opening, field = request.opening, "opening."
+    parsed = parse_opening(opening, field)
+    if opening.tenant != request.tenant:
+        why = "the session's tenant is not the batch's"
+        raise Fault(errors.INVALID_REQUEST, why, field=f"{field}tenant")
+    if not opening.idempotency_key:
+        why = "a session that is opened with calls needs a key"
+        raise Fault(errors.INVALID_REQUEST, why, field=f"{field}idempotency_key")
+    if request.session_id != session_id_of(opening.tenant, opening.idempotency_key):
+        why = "session_id is not the one that follows from the session's key"
+        raise Fault(errors.INVALID_REQUEST, why, field="session_id")
+    return parsed
 
 
 async def parsed(request: manager_pb2.SubmitCallsRequest) -> Submitted:

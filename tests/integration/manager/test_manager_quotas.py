@@ -40,6 +40,35 @@ async def test_what_is_accepted_is_taken_and_what_ends_is_settled_once(counting_
     assert await left(counting_store, 900)
 
 
+async def test_a_session_and_its_first_batch_are_taken_together_and_once(counting_store: Store) -> None:
+    await counting_store.tenants.set_limits(A, EVERYTHING)
+    first = batch(call(1, 300), call(2, 400), values={"a": b"four"})
+    assert await counting_store.insert_session_with_calls(SESSION, first, 1)
+    assert not await counting_store.insert_session_with_calls(SESSION, first, 1)
+    await counting_store.insert_calls(first, 1)
+    assert await taken(counting_store) == Taken(1, 2, 700, 2 * 4 + 4)
+    await counting_store.remove_calls(first, 1)
+    assert await taken(counting_store) == Taken(1)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [TenantLimits(sessions=1), TenantLimits(calls=1), TenantLimits(tokens=50), TenantLimits(stored_bytes=4)],
+)
+async def test_a_session_is_refused_with_its_first_batch_and_neither_is_stored(
+    counting_store: Store, limits: TenantLimits
+) -> None:
+    await counting_store.tenants.set_limits(A, limits)
+    other = replace(SESSION, id="s01-0000000000000002")
+    await counting_store.insert_session(other, 1)
+    before = await taken(counting_store)
+    with pytest.raises(Fault) as caught:
+        await counting_store.insert_session_with_calls(SESSION, batch(call(1), call(2)), 1)
+    assert caught.value.kind in {errors.QUOTA_EXCEEDED, errors.TOO_LARGE}
+    assert await taken(counting_store) == before
+    assert await counting_store.read_session(S) is None
+
+
 def _failure() -> Failure:
     return Failure.of(errors.ENGINE_LOST, "gone")
 

@@ -165,6 +165,40 @@ async def test_what_is_stored_comes_back(any_store: Store) -> None:
     assert await any_store.read_values(S, ["b", "a", "nowhere"]) == {"a": b"a\0b"}
 
 
+async def test_a_session_is_opened_with_its_first_batch_once(any_store: Store) -> None:
+    assert await any_store.insert_session_with_calls(SESSION, batch(), 1)
+    whole = SessionRecord(SESSION, (CALL,), (GIVEN, MADE), (), (BATCH,), (BLOCK,))
+    other = replace(batch(b"other"), calls=(replace(CALL, id="c-2", number=2),), batch=None)
+    for again in (batch(), other):
+        assert not await any_store.insert_session_with_calls(SESSION, again, 1)
+        assert await any_store.load_live([0], 0) == [whole]
+    await any_store.insert_calls(batch(), 1)
+    assert await any_store.load_live([0], 0) == [whole]
+    assert await any_store.read_value(S, "a") == b"a\0b"
+
+
+async def test_a_session_that_is_there_takes_no_batch_as_its_first(any_store: Store) -> None:
+    await any_store.insert_session(SESSION, 1)
+    assert not await any_store.insert_session_with_calls(SESSION, batch(), 1)
+    assert await any_store.load_live([0], 0) == [SessionRecord(SESSION)]
+
+
+async def test_who_lost_the_shard_opens_no_session_with_a_batch(any_store: Store) -> None:
+    with pytest.raises(Fault) as refused:
+        await any_store.insert_session_with_calls(SESSION, batch(), 2)
+    assert refused.value.kind is errors.WRONG_MANAGER
+    assert await any_store.load_live([0], 0) == []
+
+
+async def test_of_a_session_with_a_batch_that_is_undone_the_session_stays(any_store: Store) -> None:
+    await any_store.remove_calls(batch(), 1)
+    assert await any_store.load_live([0], 0) == []
+    await any_store.insert_session_with_calls(SESSION, batch(), 1)
+    for _ in range(2):
+        await any_store.remove_calls(batch(), 1)
+    assert await any_store.load_live([0], 0) == [SessionRecord(SESSION)]
+
+
 async def test_unfinished_calls_come_with_their_last_attempts(any_store: Store) -> None:
     await fill(any_store)
     first = Attempt(Ref(S, "c-1", 1), "e", AttemptState.RUNNING, 3_000, reason="least loaded")

@@ -37,6 +37,24 @@ async def test_whoever_leaves_cancels_what_was_run_for_them(stack: OpenAIStack, 
     assert await ended(stack, session_id) == common_pb2.SESSION_STATE_CANCELLED
 
 
+async def test_a_request_by_itself_waits_for_one_write(
+    stack: OpenAIStack, client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack.upstream.define("alone", [{"text": "said"}])
+    writes: list[str] = []
+    for name in ("insert_session", "insert_calls", "insert_session_with_calls"):
+        write = getattr(stack.manager.shell.store, name)
+
+        async def noted(*given: Any, name: str = name, write: Any = write) -> Any:
+            writes.append(name)
+            return await write(*given)
+
+        monkeypatch.setattr(stack.manager.shell.store, name, noted)
+    await client.chat.completions.create(model=MODEL, messages=says("alone"))
+    await client.responses.create(model=MODEL, input="alone")
+    assert writes == ["insert_session_with_calls", "insert_session_with_calls"]
+
+
 async def test_a_request_under_a_key_is_answered_once_and_alike(
     stack: OpenAIStack, client: AsyncOpenAI
 ) -> None:

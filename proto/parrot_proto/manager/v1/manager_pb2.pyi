@@ -425,6 +425,7 @@ class SubmitCallsRequest(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     WANTED_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
+    OPENING_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     session_id: _builtins.str
     idempotency_key: _builtins.str
@@ -443,6 +444,12 @@ class SubmitCallsRequest(_message.Message):
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewBlock]:
         """Parts of the graph that unfold as values come."""
 
+    @_builtins.property
+    def opening(self) -> Global___CreateSessionRequest:
+        """The batch's session, of the same tenant, which is opened in the same transaction unless its key has
+        opened it before. It has a key, and session_id is the one that follows from that.
+        """
+
     def __init__(
         self,
         *,
@@ -453,10 +460,11 @@ class SubmitCallsRequest(_message.Message):
         idempotency_key: _builtins.str = ...,
         wanted: _abc.Iterable[Global___Wanted] | None = ...,
         blocks: _abc.Iterable[Global___NewBlock] | None = ...,
+        opening: Global___CreateSessionRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["opening", b"opening"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "calls", b"calls", "idempotency_key", b"idempotency_key", "session_id", b"session_id", "tenant", b"tenant", "values", b"values", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "calls", b"calls", "idempotency_key", b"idempotency_key", "opening", b"opening", "session_id", b"session_id", "tenant", b"tenant", "values", b"values", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1342,21 +1350,27 @@ class SubmitCallsResponse(_message.Message):
 
     CALL_IDS_FIELD_NUMBER: _builtins.int
     BLOCK_IDS_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """In the order of the request."""
 
     @_builtins.property
     def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def session(self) -> Global___Session:
+        """Where the request had an opening."""
+
     def __init__(
         self,
         *,
         call_ids: _abc.Iterable[_builtins.str] | None = ...,
         block_ids: _abc.Iterable[_builtins.str] | None = ...,
+        session: Global___Session | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "call_ids", b"call_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "call_ids", b"call_ids", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

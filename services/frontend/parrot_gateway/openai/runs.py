@@ -226,24 +226,40 @@ def failure_of(variable: manager_pb2.Variable) -> Fault:
 
 async def _joined(gateway: Gateway, plan: Plan, key: str) -> Run:
     place = plan.place
-    answer = await _submit(gateway, place.session_id, plan, key)
+    answer = await gateway.manager.submit_calls(
+        place.session_id, plan.calls, plan.values, key or plan.batch_key or new_key(), wanted=_wanted(plan)
+    )
     now_ms = time.time_ns() // 1_000_000
     choices = _choices(answer.call_ids, plan)
     return Run(place.session_id, now_ms, choices, False, bool(key), place.alone, place.last_of)
 
 
 async def _alone(gateway: Gateway, plan: Plan, key: str) -> Run:
-    session = await _open(gateway, plan, key)
+    session_key = f"openai-{blake2b(key.encode(), digest_size=16).hexdigest()}" if key else new_key()
     try:
-        call_ids: Sequence[str] = (await _submit(gateway, session.id, plan, key)).call_ids
+        begun = await gateway.manager.open_with_calls(
+            # What the label says of the request refuses another one under its key, whatever became of
+            # the first.
+            f"{plan.label} {plan.digest}" if key else plan.label,
+            plan.calls,
+            plan.values,
+            key or new_key(),
+            session_key=session_key,
+            criteria=plan.criteria,
+            wanted=_wanted(plan),
+        )
+        session, call_ids = begun.session, list(begun.call_ids)
     except Fault as fault:
+        session_id = gateway.manager.session_id_of(session_key)
         if not (key and fault.kind in _OVER):
-            # Sent again under its key, the request opens it anew.
-            with contextlib.suppress(Fault):
-                await gateway.manager.delete_session(session.id, only_empty=True)
+            if fault.kind is errors.UNAVAILABLE:
+                # It may be there, and empty. Sent again under its key, the request opens it anew.
+                with contextlib.suppress(Fault):
+                    await gateway.manager.delete_session(session_id, only_empty=True)
             raise
         # It has ended since it was asked for the first time.
-        call_ids = [call.id for call in (await gateway.manager.get_session(session.id)).calls]
+        before = await gateway.manager.get_session(session_id)
+        session, call_ids = before.session, [call.id for call in before.calls]
         if not call_ids:
             # It was cancelled, or its time was over, before it had any.
             raise Fault(
@@ -263,22 +279,7 @@ def _output_of(call: manager_pb2.NewCall) -> str:
     return next(piece.output.variable_id for piece in call.segments if piece.HasField("output"))
 
 
-async def _open(gateway: Gateway, plan: Plan, key: str) -> manager_pb2.Session:
-    # What the label says of the request refuses another one under its key, whatever became of the first.
-    label = f"{plan.label} {plan.digest}" if key else plan.label
-    return await gateway.manager.create_session(
-        label,
-        0,
-        key=f"openai-{blake2b(key.encode(), digest_size=16).hexdigest()}" if key else "",
-        criteria=plan.criteria,
-        ends_with_calls=True,
-    )
-
-
-async def _submit(gateway: Gateway, session_id: str, plan: Plan, key: str) -> manager_pb2.SubmitCallsResponse:
-    wanted = [
+def _wanted(plan: Plan) -> list[manager_pb2.Wanted]:
+    return [
         manager_pb2.Wanted(variable_id=name, criteria=plan.criteria) for name in map(_output_of, plan.calls)
     ]
-    return await gateway.manager.submit_calls(
-        session_id, plan.calls, plan.values, key or plan.batch_key or new_key(), wanted=wanted
-    )

@@ -172,18 +172,20 @@ def admit_calls(
     wanted: Sequence[Wanted] = (),
     key: str = "",
     digest: bytes = b"",
+    opening: Session | None = None,
 ) -> CallsAccepted:
     """A batch of calls and blocks, all of them or none.
 
     Args:
         wanted: outputs that will be read.
         key: the batch's idempotency key, with the request's digest; empty: none.
+        opening: the session, where it is not there yet, and is to be opened with the batch.
 
     Raises:
         Fault: `not_found`, `session_ended`, `queue_full`, `too_large`, `variable_already_set`,
             `duplicate_producer`, `unproduced_variable`, `cyclic_graph`, `unknown_model`.
     """
-    live = _open_session(state, tenant, session_id)
+    live = LiveSession(opening) if opening is not None else _open_session(state, tenant, session_id)
     full = state.fleet.refuse(tenant, len(calls))
     if full is None:
         full = live.refuse(len(calls))

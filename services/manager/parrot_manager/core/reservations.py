@@ -66,12 +66,13 @@ def reserved(
     )
 
 
-def taken_by(accepted: CallsAccepted) -> Movement:
-    """What a batch takes of its tenant's quota."""
+def taken_by(accepted: CallsAccepted, opened: int = 0) -> Movement:
+    """What a batch takes of its tenant's quota, with so many sessions that are opened with it."""
     nodes: list[Call | Block] = [*accepted.calls, *accepted.blocks]
     tokens = sum(node.reserved_tokens for node in nodes)
     stored_bytes = sum(len(node.spec) for node in nodes) + sum(len(value.data) for value in accepted.values)
     return Movement(
+        sessions=opened,
         calls=len(accepted.calls) + sum(block.reserved_calls for block in accepted.blocks),
         tokens=tokens,
         spent_tokens=tokens,

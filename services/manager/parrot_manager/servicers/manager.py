@@ -9,13 +9,11 @@ from parrot_manager.claims import Claims
 from parrot_manager.core.graph import Graph
 from parrot_manager.deleting import Deleting
 from parrot_manager.intake import Intake
+from parrot_manager.openings import Openings
 from parrot_manager.views import Views
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.manager.v1 import manager_pb2 as pb
 from parrot_proto.manager.v1 import manager_pb2_grpc
-from parrot_runtime import errors
-from parrot_runtime.errors import Fault
-from parrot_runtime.ids import is_id
 from parrot_runtime.text import check_name
 
 Context = Any
@@ -26,8 +24,11 @@ LONGEST_WAIT_S: Final = 60.0
 class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
     """Checks requests and passes them on; faults become statuses on their way out."""
 
-    def __init__(self, intake: Intake, deleting: Deleting, views: Views, claims: Claims) -> None:
+    def __init__(
+        self, intake: Intake, openings: Openings, deleting: Deleting, views: Views, claims: Claims
+    ) -> None:
         self._intake = intake
+        self._openings = openings
         self._deleting = deleting
         self._claims = claims
         self._views = views
@@ -36,18 +37,7 @@ class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
         self, request: pb.CreateSessionRequest, context: Context
     ) -> pb.CreateSessionResponse:
         """Opens a session."""
-        if not is_id(request.tenant):
-            raise Fault(errors.INVALID_REQUEST, "tenant is no id", field="tenant")
-        session = await self._intake.open_session(
-            request.tenant,
-            check_name(request.label, "label"),
-            request.timeout_ms,
-            criteria=requests.parse_criteria(request.criteria, "criteria"),
-            lazy=request.lazy,
-            ends_with_calls=request.ends_with_calls,
-            key=check_name(request.idempotency_key, "idempotency_key"),
-            digest=requests.digest_of(request),
-        )
+        session = await self._intake.open_session(**requests.parse_opening(request))
         return pb.CreateSessionResponse(session=convert.to_session(session))
 
     async def GetSession(  # noqa: N802
@@ -82,17 +72,23 @@ class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
     ) -> pb.SubmitCallsResponse:
         """Takes a batch of calls in."""
         submitted = await requests.parsed(request)
-        ids = await self._intake.submit(
-            request.tenant,
-            request.session_id,
-            submitted.calls,
-            submitted.values,
-            submitted.blocks,
-            wanted=requests.parse_wanted(request.wanted),
-            key=check_name(request.idempotency_key, "idempotency_key"),
-            digest=requests.digest_of(request),
-        )
+        batch: dict[str, Any] = {
+            "calls": submitted.calls,
+            "values": submitted.values,
+            "blocks": submitted.blocks,
+            "wanted": requests.parse_wanted(request.wanted),
+            "key": check_name(request.idempotency_key, "idempotency_key"),
+            "digest": requests.digest_of(request),
+        }
+        opened: pb.Session | None = None
+        if request.HasField("opening"):
+            opening = self._intake.opening(**requests.parse_opening_of(request))
+            session, ids = await self._openings.submit(opening, **batch)
+            opened = convert.to_session(session)
+        else:
+            ids = await self._intake.submit(request.tenant, request.session_id, **batch)
         return pb.SubmitCallsResponse(
+            session=opened,
             call_ids=[name for name in ids if name.startswith("c-")],
             block_ids=[name for name in ids if name.startswith("b-")],
         )

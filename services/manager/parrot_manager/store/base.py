@@ -77,6 +77,16 @@ class Store(ABC):
         """
 
     @abstractmethod
+    async def insert_session_with_calls(self, session: Session, accepted: CallsAccepted, epoch: int) -> bool:
+        """Adds a session and its first batch; False, and nothing is added, where the session is there.
+
+        It may be there by a try of this very write that was not heard of: then so is the batch.
+
+        Raises:
+            Fault: `quota_exceeded`, `too_large`.
+        """
+
+    @abstractmethod
     async def insert_calls(self, accepted: CallsAccepted, epoch: int) -> None:
         """Adds a batch to a session: calls, blocks, the variables that come with them, values of those.
 
@@ -86,7 +96,10 @@ class Store(ABC):
 
     @abstractmethod
     async def remove_calls(self, accepted: CallsAccepted, epoch: int) -> None:
-        """Undoes an `insert_calls` whose outcome is unknown and that nobody was told of."""
+        """Undoes an `insert_calls` whose outcome is unknown and that nobody was told of.
+
+        Of an `insert_session_with_calls` the session stays, if it is there.
+        """
 
     @abstractmethod
     async def commit(self, session_id: str, changes: Changes, epoch: int) -> None:

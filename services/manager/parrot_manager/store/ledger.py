@@ -210,9 +210,10 @@ class Freed:
             await connection.execute(ledger_statements.GIVE_BACK_NAMED, {"tenant": name, **parameters})
 
 
-def charge_of_session(session: Session) -> Charge:
-    """What a session takes."""
-    return Charge("session", session.id, Movement(sessions=1), session.tenant)
+def charge_of_session(session: Session, accepted: CallsAccepted | None = None) -> Charge:
+    """What a session takes, with the batch that it comes with."""
+    movement = Movement(sessions=1) if accepted is None else taken_by(accepted, opened=1)
+    return Charge("session", session.id, movement, session.tenant)
 
 
 def charge_of_batch(accepted: CallsAccepted) -> Charge:

@@ -41,6 +41,15 @@ class MemoryStore(Store):
             self._tenants.take(session.tenant, Movement(sessions=1))
             self._sessions[session.id] = KeptSession(session)
 
+    async def insert_session_with_calls(self, session: Session, accepted: CallsAccepted, epoch: int) -> bool:
+        self._check(session.id, epoch)
+        if session.id in self._sessions:
+            return False
+        self._tenants.take(session.tenant, taken_by(accepted, opened=1))
+        kept = self._sessions[session.id] = KeptSession(session)
+        kept.add(accepted)
+        return True
+
     async def insert_calls(self, accepted: CallsAccepted, epoch: int) -> None:
         self._check(accepted.session_id, epoch)
         kept = self._sessions[accepted.session_id]
@@ -50,7 +59,9 @@ class MemoryStore(Store):
 
     async def remove_calls(self, accepted: CallsAccepted, epoch: int) -> None:
         self._check(accepted.session_id, epoch)
-        kept = self._sessions[accepted.session_id]
+        kept = self._sessions.get(accepted.session_id)
+        if kept is None:
+            return
         if kept.has(accepted):
             self._tenants.move(kept.session.tenant, taken_by(accepted).reversed)
         kept.remove(accepted)

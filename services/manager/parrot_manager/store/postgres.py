@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import Row, Select
 from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from parrot_manager.core.commands import Changes
 from parrot_manager.core.events import CallsAccepted
@@ -100,6 +100,12 @@ class PostgresStore(Store):
         given, charge = steps.of_session(session), charge_of_session(session)
         await self._write_session("insert_session", session.id, epoch, given, charge)
 
+    async def insert_session_with_calls(self, session: Session, accepted: CallsAccepted, epoch: int) -> bool:
+        given, charge = steps.of_session_with_batch(session, accepted), charge_of_session(session, accepted)
+        return await self._write_session(
+            "insert_session_with_calls", session.id, epoch, given, charge, if_new=True
+        )
+
     async def insert_calls(self, accepted: CallsAccepted, epoch: int) -> None:
         given, charge = steps.of_batch(accepted), charge_of_batch(accepted)
         await self._write_session("insert_calls", accepted.session_id, epoch, given, charge)
@@ -165,9 +171,17 @@ class PostgresStore(Store):
         await self._write(what, shard, epoch, deletes, Freed(tenants), longer_s=DELETE_S)
 
     async def _write_session(
-        self, what: str, session_id: str, epoch: int, given: list[Step], account: Account | None = None
-    ) -> None:
-        await self._write(what, shard_of(session_id), epoch, given, account, session_id=session_id)
+        self,
+        what: str,
+        session_id: str,
+        epoch: int,
+        given: list[Step],
+        account: Account | None = None,
+        *,
+        if_new: bool = False,
+    ) -> bool:
+        shard = shard_of(session_id)
+        return await self._write(what, shard, epoch, given, account, session_id=session_id, if_new=if_new)
 
     async def _write(
         self,
@@ -179,13 +193,15 @@ class PostgresStore(Store):
         *,
         session_id: str = "",
         longer_s: float = 0.0,
-    ) -> None:
+        if_new: bool = False,
+    ) -> bool:
+        """One transaction; False: with `if_new`, its first statement added no row, and so it did nothing."""
         fence, tenant = account.fence if account is not None else (statements.FENCE, {})
         key = {"k_shard": shard, "k_epoch": epoch, **tenant}
         longer_s += ROW_S * sum(len(parameters) for _, parameters in given)
         owners = (session_id, *tenant.values()) if tenant else ()
 
-        async def write() -> None:
+        async def write() -> bool:
             turn = self._turns.known(owners)
             # The wait for a turn and a connection does not count: that many may be at it.
             async with (
@@ -202,13 +218,13 @@ class PostgresStore(Store):
                     self._turns.check(turn, held.metered or "", owners)
                 if counted is not None:
                     await counted.begin(connection)
-                for statement, parameters in given:
-                    if parameters:
-                        await connection.execute(statement, parameters)
+                if not await _carried_out(connection, given, if_new=if_new):
+                    return False
                 if counted is not None:
                     await counted.end(connection)
+                return True
 
-        await retrying(lambda: in_turn(write), what, self._deadline_s + longer_s)
+        return await retrying(lambda: in_turn(write), what, self._deadline_s + longer_s)
 
     async def _load(self, session_ids: list[str], *, live: bool) -> list[SessionRecord]:
         found = {
@@ -227,3 +243,16 @@ class PostgresStore(Store):
                 return found
 
         return await retrying(read, what, self._deadline_s)
+
+
+async def _carried_out(connection: AsyncConnection, given: list[Step], *, if_new: bool) -> bool:
+    for statement, parameters in given:
+        if not parameters:
+            continue
+        if not if_new:
+            await connection.execute(statement, parameters)
+            continue
+        if (await connection.execute(statement, parameters[0])).first() is None:
+            return False
+        if_new = False
+    return True

@@ -59,6 +59,8 @@ _THIS_BLOCK: Final = (_BLOCKS.c.session_id == bindparam("k_session")) & (
 )
 
 INSERT_SESSION: Final = insert(_SESSIONS).on_conflict_do_nothing()
+INSERT_NEW_SESSION: Final = INSERT_SESSION.returning(_SESSIONS.c.id)
+"""A row where it was not there."""
 INSERT_CALL: Final = insert(_CALLS).on_conflict_do_nothing()
 INSERT_VARIABLE: Final = insert(_VARIABLES).on_conflict_do_nothing()
 INSERT_BATCH: Final = insert(_BATCHES).on_conflict_do_nothing()

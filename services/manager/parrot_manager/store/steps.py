@@ -23,6 +23,11 @@ def of_session(session: Session) -> list[Step]:
     return [(statements.INSERT_SESSION, [rows.session_row(session)])]
 
 
+def of_session_with_batch(session: Session, accepted: CallsAccepted) -> list[Step]:
+    """Adds a session, which the first statement's answer shows to be new, and its first batch."""
+    return [(statements.INSERT_NEW_SESSION, [rows.session_row(session)]), *of_batch(accepted)]
+
+
 def of_batch(accepted: CallsAccepted) -> list[Step]:
     """Adds a batch, with its key if it has one."""
     batch = accepted.batch

@@ -10,8 +10,10 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakValueDictionary
+
+T = TypeVar("T")
 
 EACH: Final = 2
 """So many of one tenant are at it at once: one works while another waits for its row."""
@@ -69,7 +71,7 @@ class Turns:
             yield
 
 
-async def in_turn(write: Callable[[], Awaitable[None]]) -> None:
+async def in_turn(write: Callable[[], Awaitable[T]]) -> T:
     """Has a write begin anew that was out of turn."""
     while True:
         try:

@@ -13,13 +13,13 @@ from parrot_gateway.manager_client import new_key
 from parrot_gateway.openai.agents import FULL, Agent, Place, begun, place_of
 from parrot_gateway.openai.joining import criteria_of_joining, key_of_batch
 from parrot_gateway.openai.responses.asked import NewResponse
-from parrot_gateway.openai.responses.calling import call_of, located, places_of, toolbox_of
+from parrot_gateway.openai.responses.calling import CALL_NAME, call_of, located, places_of, toolbox_of
 from parrot_gateway.openai.responses.conversation import earlier, referred
 from parrot_gateway.openai.responses.ids import ResponseId
 from parrot_gateway.openai.responses.items import stored
 from parrot_gateway.openai.responses.prompting import Conversation
 from parrot_gateway.openai.responses.record import Record, parsed_items, record_of
-from parrot_gateway.openai.responses.running import Running, own_session
+from parrot_gateway.openai.responses.running import Running
 from parrot_gateway.openai.responses.standing import Standing, record_at, standing_with
 from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors, limits
@@ -116,14 +116,14 @@ class _Beginning:
         """Submits the call, in this session or in one of its own, and tells how it stands."""
         own = not session_id
         if own:
-            session_id = await own_session(self.gateway, _own_key(self.key))
+            session_id = self.gateway.manager.session_id_of(_own_key(self.key))
         response = ResponseId.made_of(session_id, self.key)
         record = self.record.model_copy(update={"own": own})
         try:
             await self._submit(response, record)
         except Fault as fault:
             if not (self.keyed and await self._was_begun(fault, response, record)):
-                if own:
+                if own and fault.kind is errors.UNAVAILABLE:
                     await self._give_up(session_id)
                 raise located(fault, self.asked) from None
         return await standing_with(self.gateway, response, record)
@@ -135,9 +135,13 @@ class _Beginning:
             raise too_large("input", size, limits.VALUE_BYTES)
         value = manager_pb2.NewValue(variable_id=response.request_variable, name="request", value=text)
         wanted = [manager_pb2.Wanted(variable_id=output, criteria=self.criteria)] if self.criteria else []
-        await self.gateway.manager.submit_calls(
-            response.session_id, [self.call], [value], self.key, wanted=wanted
-        )
+        manager = self.gateway.manager
+        if record.own:
+            await manager.open_with_calls(
+                CALL_NAME, [self.call], [value], self.key, session_key=_own_key(self.key), wanted=wanted
+            )
+        else:
+            await manager.submit_calls(response.session_id, [self.call], [value], self.key, wanted=wanted)
 
     async def _was_begun(self, fault: Fault, response: ResponseId, record: Record) -> bool:
         """Whether it was begun under its key before, in a session that has ended since.
@@ -160,7 +164,7 @@ class _Beginning:
         return True
 
     async def _give_up(self, session_id: str) -> None:
-        """A session of its own is of no use to a request that was refused; sent again, it opens it again."""
+        """A session of its own may be there, and empty, and is of no use; sent again, it opens it again."""
         try:
             await self.gateway.manager.delete_session(session_id, only_empty=True)
         except Fault as fault:
