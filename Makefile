@@ -34,7 +34,7 @@ simulate-mutations: setup ## Break the core on purpose, and list the seeds that 
 lint: setup ## Check style, types, the rooms' walls, the protos, and what is generated
 	ruff check .
 	ruff format --check .
-	mypy services tools tests examples benchmarks docker
+	mypy services tools tests examples benchmarks
 	lint-imports
 	buf lint
 	python tools/generate_protos.py --check

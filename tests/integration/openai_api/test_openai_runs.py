@@ -82,7 +82,11 @@ async def test_a_key_whose_session_ended_before_it_had_a_call_is_a_conflict(
     sessions = stack.manager.shell.machine.state.sessions
     before = set(sessions)
 
-    async def dies(*_: Any, **__: Any) -> None:
+    async def dies(manager: ManagerClient, label: str, *_: Any, session_key: str, **given: Any) -> None:
+        """As a gateway of before, which opened the session by itself."""
+        await manager.create_session(
+            label, 0, key=session_key, criteria=given["criteria"], ends_with_calls=True
+        )
         raise ConnectionError("the gateway dies here")
 
     asked: Any = {
@@ -92,7 +96,7 @@ async def test_a_key_whose_session_ended_before_it_had_a_call_is_a_conflict(
         "extra_headers": {"Idempotency-Key": f"chat-key-{stream}"},
     }
     with monkeypatch.context() as patch:
-        patch.setattr(ManagerClient, "submit_calls", dies)
+        patch.setattr(ManagerClient, "open_with_calls", dies)
         with pytest.raises(openai.InternalServerError):
             await client.chat.completions.create(**asked)
     (session_id,) = set(sessions) - before
