@@ -41,8 +41,8 @@ class Shards:
         self._held.update(claimed)
 
     def epoch_held(self, session_id: str) -> int | None:
-        """The epoch under which a session's shard is held; None: it is not."""
-        return self._held.get(shard_of(session_id))
+        """The epoch under which a session's shard is held; None: it is not, or that is no session's id."""
+        return self._held.get(shard_of(session_id)) if is_session_id(session_id) else None
 
     def serve(self, shards: Iterable[int]) -> None:
         """Serves those of the shards that are still held."""
