@@ -47,7 +47,7 @@ from parrot_runtime.errors import Fault
 from parrot_runtime.ids import shard_of
 from parrot_runtime.values.bus import Bus
 
-FORGET_AGAIN_MS: Final = 10_000
+FORGET_AGAIN_MS: Final = 1_000
 FLUSH_S: Final = 5.0
 HAND_OVER_S: Final = 10.0
 
