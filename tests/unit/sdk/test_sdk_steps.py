@@ -102,14 +102,31 @@ async def test_a_stream_is_closed_even_if_its_reader_is_cancelled_again_meanwhil
     assert await asyncio.to_thread(stream.closed.wait, 20)
 
 
-def test_ctrl_c_is_a_keyboard_interrupt(loop: Background) -> None:
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[[threading.Event], None]]:
+    """Presses Ctrl-C, and again where it came just before the wait it was to end, until it was felt."""
     main = threading.main_thread().ident
     assert main is not None
+    # Whoever starts tests in the background may have it ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def press(felt: threading.Event) -> None:
+        while not felt.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
+            felt.wait(5)
+
+    yield lambda felt: threading.Thread(target=press, args=(felt,), daemon=True).start()
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_is_a_keyboard_interrupt(loop: Background, ctrl_c: Callable[[threading.Event], None]) -> None:
     for _ in range(TIMES):
-        stream = Stream(lambda: signal.pthread_kill(main, signal.SIGINT))
+        felt = threading.Event()
+        stream = Stream(lambda felt=felt: ctrl_c(felt))  # type: ignore[misc]
         with pytest.raises(KeyboardInterrupt):
             for _ in loop.iterate(stream.items()):
                 pass
+        felt.set()
         assert stream.closed.is_set()
 
 
