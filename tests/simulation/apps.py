@@ -130,9 +130,10 @@ def plan(dice: Dice, number: int, shards: range, models: list[str]) -> PlannedAp
         made = [name for batch in app.batches for name in batch.outputs]
         app.cancels = [(dice.between(100, 5_000), dice.pick(made), dice.chance(0.5))]
     app.ends_with_calls = len(app.batches) == 1 and dice.chance(0.5)
-    app.at_once = number % 2 == 0
     app.reads = _reads(dice, app)
     app.deletes = dice.chance(0.3)
+    # What is on its way twice would open anew what was deleted meanwhile: as it should, and as a new session.
+    app.at_once = number % 2 == 0 and not app.deletes
     return app
 
 
