@@ -42,6 +42,7 @@ def events(server: Server, path: str) -> Iterator[Event]:
         except CommandError as error:
             if error.code != UNREACHABLE or time.monotonic() > heard_at + GIVE_UP_S:
                 raise
+        # A server that comes back tells nobody, and is not to be met by all who lost it at once.
         time.sleep(RECONNECT_S)
 
 

@@ -15,14 +15,14 @@ from parrot_manager.core import admission
 from parrot_manager.core.blocks.definitions import NewBlock
 from parrot_manager.core.commands import Changes
 from parrot_manager.core.criteria import Criteria, stricter
-from parrot_manager.core.events import CallsAccepted, SessionOpened, VariablesWanted, Wanted
+from parrot_manager.core.events import CallsAccepted, VariablesWanted, Wanted
 from parrot_manager.core.model import Batch, Session, SessionState, Variable
 from parrot_manager.core.submissions import NewCall, NewValue
 from parrot_manager.native_requests import check_allowed
 from parrot_manager.shell import Shell
 from parrot_manager.store.base import SessionRecord
 from parrot_manager.tasks import Answer
-from parrot_runtime import errors, ids, telemetry
+from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.ids import shard_of
 
@@ -37,83 +37,10 @@ log = structlog.get_logger()
 
 
 class Intake:
-    """Takes in sessions, calls and values. A client that goes away meanwhile changes nothing."""
+    """Takes in calls and values, and ends sessions. A client that goes away meanwhile changes nothing."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
-
-    async def open_session(
-        self,
-        tenant: str,
-        label: str,
-        timeout_ms: int,
-        *,
-        criteria: Criteria | None = None,
-        lazy: bool = False,
-        ends_with_calls: bool = False,
-        key: str = "",
-        digest: bytes = b"",
-    ) -> Session:
-        """A new session, stored; or the one that was opened under the same idempotency key.
-
-        Raises:
-            Fault: `invalid_request`, `idempotency_conflict`, `quota_exceeded`, `wrong_manager`,
-                `unavailable`.
-        """
-        self.check_serving()
-        event = self.opening(
-            tenant,
-            label,
-            timeout_ms,
-            criteria=criteria,
-            lazy=lazy,
-            ends_with_calls=ends_with_calls,
-            key=key,
-            digest=digest,
-        )
-
-        def work(answer: Answer[Session]) -> Coroutine[Any, Any, None]:
-            return self._open(event, answer)
-
-        return await self._shell.tasks.answered(work, "open session")
-
-    def opening(
-        self,
-        tenant: str,
-        label: str,
-        timeout_ms: int,
-        *,
-        criteria: Criteria | None = None,
-        lazy: bool = False,
-        ends_with_calls: bool = False,
-        key: str = "",
-        digest: bytes = b"",
-    ) -> SessionOpened:
-        """A session as it would be opened now; under a key its id is always the same.
-
-        Raises:
-            Fault: `invalid_request`; `wrong_manager`.
-        """
-        # Under a key both tries come to the same session, and so to the same manager.
-        session_id = (
-            ids.session_id_of(tenant, key)
-            if key
-            else ids.new_session_id(self._shell.shards.served_or_refused())
-        )
-        return admission.admit_session(
-            self._shell.machine.policy,
-            clock.now_ms(),
-            session_id=session_id,
-            tenant=tenant,
-            label=label,
-            timeout_ms=timeout_ms,
-            trace=telemetry.inject().items(),
-            criteria=criteria,
-            lazy=lazy,
-            ends_with_calls=ends_with_calls,
-            key=key,
-            digest=digest,
-        )
 
     async def submit(
         self,
@@ -234,56 +161,6 @@ class Intake:
             self._shell.apply(event)
         await self._shell.settled(session_id)
         return live.session
-
-    async def _open(self, event: SessionOpened, answer: Answer[Session]) -> None:
-        session = event.session
-        async with self.writing(session.id) as epoch:
-            known = await self.opened_before(session)
-            if known is None:
-                try:
-                    await self._shell.store.insert_session(session, epoch)
-                except Fault as fault:
-                    answer.refuse(fault)
-                    if fault.kind not in NOT_STORED:
-                        await self._find_out(session, epoch)
-                    return
-                self._shell.shards.check(session.id, epoch)
-                self._shell.apply(event)
-            answer.give(known or session)
-
-    async def _find_out(self, session: Session, epoch: int) -> None:
-        """A session was refused that may have been stored after all: then it lives until its deadline."""
-        while self._shell.shards.holds(shard_of(session.id), epoch):
-            try:
-                record = await self._shell.store.load_session(session.tenant, session.id)
-            except Fault as fault:
-                log.warning("session not looked for yet", session_id=session.id, reason=fault.message)
-                await asyncio.sleep(REVOKE_AGAIN_S)
-            else:
-                if record is not None and self._shell.shards.holds(shard_of(session.id), epoch):
-                    self._shell.apply(SessionOpened(record.session))
-                return
-
-    async def opened_before(self, session: Session) -> Session | None:
-        """The session that was opened under the same key, in memory or long ended; None: there is none.
-
-        Raises:
-            Fault: `idempotency_conflict`: another request opened it, or the id that follows from the key is
-                another tenant's session.
-        """
-        if not session.idempotency_key:
-            return None
-        live = admission.find_session(self._shell.machine.state, session.tenant, session.id)
-        known = live.session if live is not None else await self._shell.store.read_session(session.id)
-        if known is None:
-            return None
-        if known.tenant != session.tenant:
-            raise admission.conflict(session.idempotency_key, "session")
-        if live is None and not known.state.ended:
-            # It was stored after all when whoever opened it was told that it could not be.
-            self._shell.apply(SessionOpened(known))
-        admission.check_repeated(known, session.body_digest)
-        return known
 
     async def _accept(
         self,

@@ -37,7 +37,7 @@ class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
         self, request: pb.CreateSessionRequest, context: Context
     ) -> pb.CreateSessionResponse:
         """Opens a session."""
-        session = await self._intake.open_session(**requests.parse_opening(request))
+        session = await self._openings.open(self._openings.opening(**requests.parse_opening(request)))
         return pb.CreateSessionResponse(session=convert.to_session(session))
 
     async def GetSession(  # noqa: N802
@@ -82,7 +82,7 @@ class ManagerServicer(manager_pb2_grpc.ManagerServiceServicer):
         }
         opened: pb.Session | None = None
         if request.HasField("opening"):
-            opening = self._intake.opening(**requests.parse_opening_of(request))
+            opening = self._openings.opening(**requests.parse_opening_of(request))
             session, ids = await self._openings.submit(opening, **batch)
             opened = convert.to_session(session)
         else:
