@@ -54,10 +54,12 @@ def storm(attack: Attack) -> Iterator[None]:
         pressing = [threading.Thread(target=press) for _ in range(PRESSING)]
         for thread in pressing:
             thread.start()
-        yield
-        over.set()
-        for thread in pressing:
-            thread.join()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in pressing:
+                thread.join()
     ours.http.delete(f"/v1/sessions/{session}").raise_for_status()
     assert set(answers) == {200, 413}
 

@@ -232,6 +232,27 @@ async def test_whoever_is_refused_is_refused_here_until_there_is_one(clock: Cloc
     assert await outcomes(rates, 5) == [True] * 5
 
 
+async def test_those_who_wait_for_a_lease_that_fails_fail_with_it(clock: Clock) -> None:
+    asked, away = [], asyncio.Event()
+
+    async def lease(tenant: str, wanted: int, returned: int) -> Granted:
+        asked.append(tenant)
+        await away.wait()
+        raise Fault(errors.UNAVAILABLE, "no manager")
+
+    rates = Rates(lease, clock)
+    waiting = [asyncio.create_task(rates.pass_one("a", 50)) for _ in range(10)]
+    await asyncio.sleep(0)
+    away.set()
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(end) for end in ended] == [Fault] * 10
+    assert len(asked) == 1
+    clock.now_s += 0.1
+    with pytest.raises(Fault, match="no manager"):
+        await rates.pass_one("a", 50)
+    assert len(asked) == 2, "whoever comes later asks anew"
+
+
 async def test_what_was_not_used_within_a_second_is_given_back(clock: Clock) -> None:
     bucket = Bucket(10)
     rates = Rates(bucket.lease, clock)

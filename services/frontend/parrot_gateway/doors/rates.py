@@ -39,6 +39,8 @@ class _Allowance:
     left: int = 0
     taken_at_s: float = 0.0
     none_until_s: float = 0.0
+    failed_at_s: float = -math.inf
+    failure: Fault | None = None
     taking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -60,9 +62,13 @@ class Rates:
             return
         allowance = self._tenants.setdefault(tenant, _Allowance())
         if not self._use(allowance):
+            began_s = self._clock()
             async with allowance.taking:
                 # Somebody may have taken some meanwhile.
                 while not self._use(allowance):
+                    # What failed while this one waited failed for it too: they don't wait one after another.
+                    if allowance.failure is not None and allowance.failed_at_s >= began_s:
+                        raise allowance.failure
                     await self._take(tenant, allowance, per_second)
 
     def _use(self, allowance: _Allowance) -> bool:
@@ -77,7 +83,11 @@ class Rates:
         if wait_s > 0:
             raise _too_many(per_second, math.ceil(wait_s * 1000))
         returned, allowance.left = allowance.left, 0
-        granted = await self._lease(tenant, max(1, per_second // BLOCKS_A_SECOND), returned)
+        try:
+            granted = await self._lease(tenant, max(1, per_second // BLOCKS_A_SECOND), returned)
+        except Fault as fault:
+            allowance.failure, allowance.failed_at_s = fault, self._clock()
+            raise
         now_s = self._clock()
         allowance.left, allowance.taken_at_s = granted.count, now_s
         if not granted.count:

@@ -126,17 +126,15 @@ class Generation(Sent):
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
             "repetition_penalty": self.repetition_penalty,
+            "logit_bias": self.logit_bias,
             "logprobs": logprobs,
             "guide": None if schema is None else GuideSettings(json_schema=_text_of(schema)),
         }
         given = {name: setting for name, setting in wanted.items() if setting is not None}
         try:
-            sampling = compile_sampling(SamplingSettings(**given), "")
+            return compile_sampling(SamplingSettings(**given), "")
         except Fault as fault:
             raise _renamed(fault, schema_field) from None
-        # Texts already, and numbers.
-        sampling.logit_bias.update(self.logit_bias or {})
-        return sampling
 
 
 def nth_choice(sampling: common_pb2.Sampling, place: int) -> common_pb2.Sampling:

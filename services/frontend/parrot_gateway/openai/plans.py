@@ -51,6 +51,9 @@ def plan_of(
     check_name(model, "model")
     criteria = criteria_of_joining(joining) or criteria
     output = joining.output if joining is not None else None
+    # Before there is a copy for each choice.
+    sizes = [sum(segment.ByteSize() for segment in prompt) for prompt in prompts]
+    _check_size(sum(sizes) * choices)
     calls: list[manager_pb2.NewCall] = []
     for prompt in prompts:
         for choice in range(choices):
@@ -61,11 +64,14 @@ def plan_of(
             )
             segments = [*prompt, common_pb2.Segment(output=hole)]
             calls.append(manager_pb2.NewCall(name=name, model=model, segments=segments))
-    size = sum(call.ByteSize() for call in calls)
-    if size > limits.BATCH_BYTES:
-        raise too_large("the request, with its prompt for each choice,", size, limits.BATCH_BYTES)
+    _check_size(sum(call.ByteSize() for call in calls))
     batch_key = key_of_batch(calls, criteria) if output is not None else ""
     return Plan(calls, (), place, name, criteria, digest, batch_key)
+
+
+def _check_size(size: int) -> None:
+    if size > limits.BATCH_BYTES:
+        raise too_large("the request, with its prompt for each choice,", size, limits.BATCH_BYTES)
 
 
 def located(fault: Fault) -> Fault:
