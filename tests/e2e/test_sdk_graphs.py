@@ -211,7 +211,9 @@ def test_another_process_goes_on_with_a_session_that_was_kept(stack: Up) -> None
         same = again.variable(sentence.id)
         assert same.get() == sentence.get()
         assert describe(same).get()
-    assert again.info().state == "open"
+    with pytest.raises(ZeroDivisionError), P.attach(session.id, stack.url):
+        _ = 1 / 0
+    assert again.info().state == "open", "it is another's to end, whatever goes wrong here"
     again.close()
     assert again.info().state == "closed"
 

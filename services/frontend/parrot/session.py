@@ -257,12 +257,13 @@ class Session(SessionWork):
 def attach(session_id: str, url: str | None = None, api_key: str | None = None) -> Session:
     """A session that is there already, such as one that another process left with `keep`.
 
-    It can be added to and read (`session.variable(id)`). Leaving its `with` block does not end it; `close`
-    does.
+    It can be added to and read (`session.variable(id)`). Leaving its `with` block does not end it, with
+    an error either; `close` does.
 
     Raises:
         ValueError: `url` is not an HTTP URL, or `session_id` no id.
     """
     session = Session(url, api_key, keep=True)
     session._id = check_id(session_id, "the id of a session")
+    session._theirs = True
     return session

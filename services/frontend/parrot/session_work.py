@@ -56,6 +56,8 @@ class SessionWork:
         self._criteria: Criteria | None = None
         self._timeout_s = timeout_s
         self._id = ""
+        self._theirs = False
+        """Somebody else opened it, and ends it."""
         self._ended = False
         self._beside: dict[str, Any] = {}
         """What others keep with a session, and for as long as it lives, by names of theirs."""
@@ -120,7 +122,7 @@ class SessionWork:
     async def _end(self, *, failed: bool) -> None:
         """The end of a `with` block. What goes wrong here must not hide what went wrong inside."""
         try:
-            if self.keep and not failed:
+            if self._theirs or (self.keep and not failed):
                 await self._outbox.flush()
             else:
                 await self._close()

@@ -27,21 +27,29 @@ def events(server: Server, path: str) -> Iterator[Event]:
     last_id = ""
     heard_at = time.monotonic()
     while True:
+        began_at = time.monotonic()
         try:
             with server.stream(path, last_id, SILENCE_S) as chunks:
                 parser = Parser()
                 for chunk in chunks:
-                    heard_at = time.monotonic()
+                    if time.monotonic() > began_at + GIVE_UP_S:
+                        # A connection that lasts is one, though nothing happens.
+                        heard_at = time.monotonic()
                     for event in parser.feed(chunk):
                         last_id = event.id or last_id
                         if event.event == "error" and _passes(event):
                             continue
+                        heard_at = time.monotonic()
                         yield event
                         if event.event in {"done", "error"}:
                             return
+            broke = CommandError("the stream breaks off again and again, and tells nothing", UNREACHABLE)
         except CommandError as error:
-            if error.code != UNREACHABLE or time.monotonic() > heard_at + GIVE_UP_S:
+            if error.code != UNREACHABLE:
                 raise
+            broke = error
+        if time.monotonic() > heard_at + GIVE_UP_S:
+            raise broke
         # A server that comes back tells nobody, and is not to be met by all who lost it at once.
         time.sleep(RECONNECT_S)
 

@@ -79,6 +79,18 @@ class Server:
         """Ends the session."""
 
 
+@pytest.mark.parametrize(
+    "connection", [[], [told("error", status=503, type="unavailable", title="t", detail="d", may_retry=True)]]
+)
+def test_connections_that_break_off_and_tell_nothing_are_given_up(
+    clock: Clock, connection: list[bytes]
+) -> None:
+    with pytest.raises(CommandError) as given_up:
+        list(events(Server(connection), "/events"))  # type: ignore[arg-type]
+    assert given_up.value.code == UNREACHABLE
+    assert clock.now_s < 60
+
+
 def kinds(server: Any) -> list[str]:
     """The kinds of a stream's events."""
     return [event.event for event in events(server, "/stream")]
