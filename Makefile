@@ -46,7 +46,7 @@ proto: setup ## Generate the code of the protos
 docs: setup ## Generate docs/configuration.md
 	python tools/settings_table.py
 
-bench: setup ## Run every benchmark, quickly; benchmarks/README.md says what they measure
+bench: setup ## Run the benchmarks of the whole, quickly; benchmarks/README.md lists them and those of each service
 	@for name in machine idle imports streams outside writes start; do python benchmarks/$$name.py --quick || exit 1; done
 
 clean: ## Remove the environment and everything built

@@ -30,7 +30,7 @@ from parrot_runtime.values import bus
 
 COLLECT = (5_000, 10, 50)
 """When garbage is looked for. 100,000 calls are a million objects that live long, and a look at all of them
-keeps everything waiting for 0.3 s; with Python's own thresholds that was an eighth of the manager's time."""
+keeps everything waiting."""
 GRACE_S = 2.0
 HEALTH_S = 0.25
 _STATUS = {

@@ -283,7 +283,8 @@ class Shell:
 
     def _busy(self, session_id: str) -> bool:
         lock, outbox = self.locks.get(session_id), self._outboxes.get(session_id)
-        return (lock is not None and lock.locked()) or (outbox is not None and not outbox.idle)
+        writes = (lock is not None and lock.locked()) or (outbox is not None and not outbox.idle)
+        return writes or self.tellings.speaks(session_id)
 
     def _forget(self, session_id: str) -> None:
         outbox = self._outboxes.pop(session_id, None)

@@ -72,6 +72,10 @@ class Tellings:
         while (spoken := self._speaking.get(session_id)) is not None:
             await spoken.wait()
 
+    def speaks(self, session_id: str) -> bool:
+        """Whether something of a session is still to be told."""
+        return session_id in self._speaking
+
     def forget(self, session_id: str) -> None:
         """Drops a session, with what was not told of it: it has left this manager."""
         self._tellings.pop(session_id, None)
@@ -112,7 +116,9 @@ class Tellings:
         if telling.after is None:
             if not telling.found(await self._subject.last(names)):
                 log.info("another manager tells of the session", session_id=names.session_id)
-                self.forget(names.session_id)
+                # Not one that began since, when the shard came back.
+                if self._tellings.get(names.session_id) is telling:
+                    self.forget(names.session_id)
             return
         try:
             telling.told(await self._subject.append(names, telling.message(), telling.after))

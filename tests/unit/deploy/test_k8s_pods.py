@@ -68,7 +68,7 @@ def test_images_are_named_with_a_whole_version(workload: Workload) -> None:
     for container in workload.containers:
         name, _, tag = container["image"].partition(":")
         assert re.fullmatch(r"\d+\.\d+(\.\d+)?([-.].+)?", tag), container["image"]
-        if name.startswith("parrot-"):
+        if name.startswith("parrot/"):
             assert tag == version()
 
 

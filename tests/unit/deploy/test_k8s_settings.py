@@ -80,8 +80,6 @@ def test_every_address_it_is_told_is_a_service_that_it_may_reach(
         addresses.append(settings.nats_url.removeprefix("nats://"))
         assert settings.nats_url.startswith("nats://")
     for address in addresses:
-        if address == ManagerSettings.model_fields["listen"].default:
-            continue
         target, port = pods_behind(found, address)
         assert reaches(found, workload.labels, target.labels, port), address
 

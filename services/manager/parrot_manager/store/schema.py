@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -26,6 +27,7 @@ SCRIPTS: Final = "parrot_manager:migrations"
 MIGRATING: Final = 0x7061_7272_6F74
 """The advisory lock of whoever migrates."""
 TURN_S: Final = 0.5
+LONGEST_TURN_S: Final = 600.0
 
 log = structlog.get_logger()
 
@@ -35,7 +37,7 @@ async def migrate(url: str, timeout_s: float, revision: str = "head") -> None:
 
     Raises:
         Fault: `unavailable`, when the database can't be reached within `timeout_s`, or its schema is of
-            a later version.
+            a later version, or somebody else migrates it for too long.
     """
     engine = engine_of(url)
     try:
@@ -77,8 +79,12 @@ async def check(url: str, timeout_s: float) -> None:
 
 async def _wait_for_turn(connection: AsyncConnection) -> None:
     """Of several that migrate at once the later ones find it done. A turn lasts as long as its connection."""
+    until_s = time.monotonic() + LONGEST_TURN_S
     while not (await connection.execute(text(f"SELECT pg_try_advisory_lock({MIGRATING})"))).scalar():
         await connection.rollback()
+        if time.monotonic() > until_s:
+            why = f"another process has migrated this database for {LONGEST_TURN_S:g} s; look what it does"
+            raise Fault(errors.UNAVAILABLE, why)
         log.info("another process migrates this database; waiting for it")
         await asyncio.sleep(TURN_S)
 
