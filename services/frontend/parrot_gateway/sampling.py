@@ -19,11 +19,10 @@ _TOKEN_ID = re.compile(r"(0|[1-9][0-9]{0,9})")
 
 
 def _by_token_id(given: object) -> object:
-    """JSON's keys are texts; anything but an object is left for the type to refuse."""
+    """JSON's keys are texts, and numbers once they were read; the type refuses what is no object."""
     if not isinstance(given, dict):
         return given
-    wrong = [key for key in given if not (isinstance(key, str) and _TOKEN_ID.fullmatch(key))]
-    if wrong:
+    if not all(type(key) is int or (isinstance(key, str) and _TOKEN_ID.fullmatch(key)) for key in given):
         raise ValueError("its keys are token ids, written as decimal numbers")
     return {int(key): bias for key, bias in given.items()}
 

@@ -53,6 +53,8 @@ DEEP: dict[str, Any] = reduce(lambda inner, _: {"items": inner}, range(500), {})
         ({"tools": [LOOK], "tool_choice": "required", "stop": "x"}, "stop"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias[5]"),
+        ({"logit_bias": {str(token): 1 for token in range(301)}}, "logit_bias"),
         ({"parrot": {"inputs": {"a": "b"}}}, "parrot"),
         ({"parrot": {"session_id": "s00-0000000000000000", "inputs": {"a": "b"}}}, "parrot.inputs.a"),
         ({"messages": [{"role": "user", "content": "\udc00"}]}, "messages[0].content"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from parrot_gateway.openai.joining import Joining
 from parrot_gateway.openai.members import StreamOptions
 from parrot_gateway.sampling import (
     MAX_TOKENS,
-    Bias,
     GuideSettings,
+    LogitBias,
     SamplingSettings,
     TokenId,
     compile_sampling,
@@ -24,19 +24,6 @@ from parrot_runtime.errors import Fault
 
 CHOICES: Final = 128
 _SEED_MASK: Final = (1 << 64) - 1
-
-
-def _by_token(given: object) -> object:
-    if not isinstance(given, dict):
-        return given
-    if not all(isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 11 for key in given):
-        raise ValueError("its keys are token ids, written as decimal numbers")
-    return {int(key): bias for key, bias in given.items()}
-
-
-LogitBias = Annotated[
-    dict[TokenId, Bias], BeforeValidator(_by_token, json_schema_input_type=dict[str, float])
-]
 
 
 def _stops(given: list[str]) -> list[str]:

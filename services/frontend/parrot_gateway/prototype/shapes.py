@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from parrot_gateway.sampling import Bias, LogitBias, Penalty, SamplingSettings, TokenId
+from parrot_gateway.sampling import LogitBias, Penalty, SamplingSettings, TokenId
 from parrot_gateway.sent import TextList
 from parrot_runtime import limits
 
@@ -66,13 +66,9 @@ class PrototypeSampling(BaseModel):
             stop=self.stop_str or [],
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
-            logit_bias=_by_text(self.logit_bias or {}),
+            logit_bias=self.logit_bias or {},
             repetition_penalty=self.repetition_penalty or 1.0,
         )
-
-
-def _by_text(biases: dict[int, Bias]) -> Any:
-    return {str(token): bias for token, bias in biases.items()}
 
 
 class PrototypeParameter(_Sent):
