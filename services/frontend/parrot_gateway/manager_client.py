@@ -78,18 +78,25 @@ class ManagerClient:
         answer: pb.ListSessionsResponse = await self._managers.ask("ListSessions", request, ASK_S, shard=None)
         return answer
 
-    async def close_session(self, session_id: str) -> pb.Session:
-        """Ends a session; what is unfinished is cancelled."""
+    async def close_session(self, session_id: str, *, patient: bool = True) -> pb.Session:
+        """Ends a session; what is unfinished is cancelled. `patient`: see `Managers.ask`."""
         request = pb.CloseSessionRequest(tenant=self.tenant, session_id=session_id)
-        answer: pb.CloseSessionResponse = await self._ask("CloseSession", request, session_id, STORE_S)
+        answer: pb.CloseSessionResponse = await self._ask(
+            "CloseSession", request, session_id, STORE_S, patient=patient
+        )
         return answer.session
 
-    async def delete_session(self, session_id: str, *, only_empty: bool = False) -> None:
-        """Ends a session, and deletes it with all it holds; `only_empty`: unless it has calls."""
+    async def delete_session(
+        self, session_id: str, *, only_empty: bool = False, patient: bool = True
+    ) -> None:
+        """Ends a session, and deletes it with all it holds.
+
+        `only_empty`: unless it has calls; `patient`: see `Managers.ask`.
+        """
         request = pb.DeleteSessionRequest(tenant=self.tenant, session_id=session_id, only_empty=only_empty)
         tries = Tries()
         try:
-            await self._ask("DeleteSession", request, session_id, STORE_S, tries=tries)
+            await self._ask("DeleteSession", request, session_id, STORE_S, patient=patient, tries=tries)
         except Fault as fault:
             # Perhaps by a try of which it is not known what became.
             if fault.kind is not errors.NOT_FOUND or not tries.unsure:
@@ -156,12 +163,16 @@ class ManagerClient:
         answer: pb.SubmitCallsResponse = await self._ask("SubmitCalls", request, session_id, STORE_S)
         return answer
 
-    async def cancel_calls(self, session_id: str, call_ids: Sequence[str], *, subtree: bool) -> list[str]:
-        """Cancels calls and what depends on them; all that were cancelled now."""
+    async def cancel_calls(
+        self, session_id: str, call_ids: Sequence[str], *, subtree: bool, patient: bool = True
+    ) -> list[str]:
+        """Cancels calls, with `subtree` what depends on them; those that were. `patient`: see `ask`."""
         request = pb.CancelCallsRequest(
             tenant=self.tenant, session_id=session_id, call_ids=call_ids, subtree=subtree
         )
-        answer: pb.CancelCallsResponse = await self._ask("CancelCalls", request, session_id, STORE_S)
+        answer: pb.CancelCallsResponse = await self._ask(
+            "CancelCalls", request, session_id, STORE_S, patient=patient
+        )
         return list(answer.call_ids)
 
     async def claim_call(

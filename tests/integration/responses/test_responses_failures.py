@@ -10,8 +10,11 @@ import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
+from tests.support.gateway import running_gateway
 from tests.support.manager import eventually
 from tests.support.openai_stack import MODEL, OpenAIStack
+
+from parrot_gateway.openai.responses.ids import ResponseId
 
 pytestmark = pytest.mark.anyio
 
@@ -293,3 +296,64 @@ async def test_many_at_once_stay_apart(stack: OpenAIStack, client: AsyncOpenAI, 
 
     texts = await asyncio.gather(*(ask(number) for number in range(20)))
     assert texts == [f"{number}." * 20 for number in range(20)]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_when_its_gateway_stops_a_response_goes_on_if_it_can_be_read_and_else_ends(
+    stack: OpenAIStack, http: httpx.AsyncClient, stored: bool
+) -> None:
+    body = {"model": MODEL, "input": "script:endless", "stream": True, "store": stored}
+    async with (
+        running_gateway(stack.manager.address, stack.nats_url) as leaving,
+        httpx.AsyncClient(base_url=f"{leaving.url}/v1", timeout=30) as client,
+        client.stream("POST", "/responses", json=body) as response,
+    ):
+        events = []
+        async for line in response.aiter_lines():
+            if line.startswith("data: "):
+                events.append(json.loads(line.removeprefix("data: ")))
+                leaving.stop.set()
+    assert events[-1]["type"] == "error"
+    assert ("read on" in events[-1]["message"]) is stored
+    response_id = events[0]["response"]["id"]
+    parsed = ResponseId.parse(response_id)
+    assert parsed is not None
+    if stored:
+        assert (await http.get(f"/responses/{response_id}")).json()["status"] == "in_progress"
+        assert (await http.delete(f"/responses/{response_id}")).status_code == 200
+    else:
+
+        async def gone() -> bool:
+            return (await http.get(f"/sessions/{parsed.session_id}")).status_code == 404
+
+        await eventually(gone)
+
+
+async def test_a_response_that_can_not_be_waited_for_ends_as_nobody_can_read_it(
+    stack: OpenAIStack, http: httpx.AsyncClient
+) -> None:
+    body = {"model": MODEL, "input": "script:endless", "store": False}
+    before = await _open_sessions(http)
+    async with (
+        running_gateway(stack.manager.address, stack.nats_url) as leaving,
+        httpx.AsyncClient(base_url=f"{leaving.url}/v1", timeout=30) as client,
+    ):
+        asking = asyncio.create_task(client.post("/responses", json=body))
+
+        async def began() -> bool:
+            return await _open_sessions(http) > before
+
+        await eventually(began)
+        leaving.stop.set()
+        answer = await asking
+    assert answer.status_code == 503
+    assert "send the request again" in answer.json()["error"]["message"]
+
+    async def gone() -> bool:
+        return await _open_sessions(http) <= before
+
+    await eventually(gone)
+
+
+async def _open_sessions(http: httpx.AsyncClient) -> set[str]:
+    return {each["id"] for each in (await http.get("/sessions?state=open")).json()["sessions"]}

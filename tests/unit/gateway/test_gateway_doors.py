@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Message, Receive
 
+from parrot_gateway.doors import keys
 from parrot_gateway.doors.door import Keyless, key_of
 from parrot_gateway.doors.keys import ASKED_AT_ONCE, MOST_WAITING, Holder, KeyRing
 from parrot_gateway.doors.patience import impatient
@@ -124,6 +125,22 @@ async def test_while_nobody_can_be_asked_a_key_stays_good_for_a_minute(
     assert await ring.holder(KEY) == Holder("a", 5)
     clock.now_s += 2.0
     assert await kind_of(ring) is errors.UNAVAILABLE
+
+
+async def test_whoever_comes_with_a_good_key_does_not_wait_out_an_outage(
+    ring: KeyRing, managers: Managers, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "PATIENCE_S", 0.0)
+    await ring.holder(KEY)
+    managers.hold = asyncio.Event()
+    clock.now_s += 6.0
+    assert await ring.holder(KEY) == Holder("a", 5)
+    managers.answer = Fault(errors.UNAUTHENTICATED, "revoked")
+    managers.hold.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert await kind_of(ring) is errors.UNAUTHENTICATED
+    assert managers.asked == 2
 
 
 async def test_a_manager_that_can_not_answer_is_no_verdict(ring: KeyRing, managers: Managers) -> None:

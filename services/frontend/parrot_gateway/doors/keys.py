@@ -19,6 +19,8 @@ from parrot_runtime.api_keys import KeyParts, parts_of
 from parrot_runtime.errors import Fault
 
 BELIEVED_UNASKED_S: Final = 60.0
+PATIENCE_S: Final = 1.0
+"""So long a request with a key that was good lately waits for the managers' word."""
 WRONG_S: Final = 1.0
 """So long a key that was wrong is wrong without asking."""
 KEPT: Final = 10_000
@@ -92,10 +94,14 @@ class KeyRing:
                 with suppress(Fault):
                     self._begin(parts)
             return known.holder
-        try:
+        if age_s > BELIEVED_UNASKED_S:
             return await self._asked(parts)
+        try:
+            asking = self._begin(parts)
+            await asyncio.wait({asking}, timeout=PATIENCE_S)
+            return await asyncio.shield(asking) if asking.done() else known.holder
         except Fault as fault:
-            if fault.kind is not errors.UNAVAILABLE or age_s > BELIEVED_UNASKED_S:
+            if fault.kind is not errors.UNAVAILABLE:
                 raise
             return known.holder
 

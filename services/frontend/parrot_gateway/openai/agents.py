@@ -204,7 +204,7 @@ async def _tried(gateway: Gateway, place: Place, begin: Callable[[Place], Awaita
         opened = found.session_id or found.last_of
         if place.agent is not None and opened:
             with suppress(Fault):
-                await gateway.manager.delete_session(opened, only_empty=True)
+                await gateway.manager.delete_session(opened, only_empty=True, patient=False)
         raise
 
 

@@ -253,9 +253,10 @@ async def _alone(gateway: Gateway, plan: Plan, key: str) -> Run:
         session_id = gateway.manager.session_id_of(session_key)
         if not (key and fault.kind in _OVER):
             if fault.kind is errors.UNAVAILABLE:
-                # It may be there, and empty. Sent again under its key, the request opens it anew.
+                # It may be there, and empty. Sent again under its key, the request opens it anew. Whoever
+                # asked has waited long enough.
                 with contextlib.suppress(Fault):
-                    await gateway.manager.delete_session(session_id, only_empty=True)
+                    await gateway.manager.delete_session(session_id, only_empty=True, patient=False)
             raise
         # It has ended since it was asked for the first time.
         before = await gateway.manager.get_session(session_id)

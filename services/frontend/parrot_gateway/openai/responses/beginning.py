@@ -166,7 +166,7 @@ class _Beginning:
     async def _give_up(self, session_id: str) -> None:
         """A session of its own may be there, and empty, and is of no use; sent again, it opens it again."""
         try:
-            await self.gateway.manager.delete_session(session_id, only_empty=True)
+            await self.gateway.manager.delete_session(session_id, only_empty=True, patient=False)
         except Fault as fault:
             log.warning("session not deleted", session_id=session_id, reason=fault.message)
 

@@ -13,7 +13,7 @@ from parrot_gateway.closing import GatewayClosing
 from parrot_gateway.connected import LEFT, while_connected
 from parrot_gateway.gateway import Gateway
 from parrot_gateway.openai.responses.calling import CALL_NAME
-from parrot_gateway.openai.responses.resource import resource
+from parrot_gateway.openai.responses.resource import Told, resource
 from parrot_gateway.openai.responses.standing import Standing, standing_with, watched
 from parrot_gateway.openai.responses.streaming import ResponseStream
 from parrot_gateway.watch import Ended
@@ -53,21 +53,14 @@ class Running:
         return answer
 
     async def _whole(self) -> Response:
-        told = self.standing.told
-        async with watched(self.gateway, self.standing) as watch:
-            try:
-                while not isinstance(
-                    await self.gateway.closing.interruptible(watch.next(self.gateway.settings.heartbeat_s)),
-                    Ended,
-                ):
-                    pass
-            except GatewayClosing:
-                raise Fault(
-                    errors.UNAVAILABLE,
-                    f"the server is stopping; the response goes on, read {told.response}",
-                    retry_after_ms=1000,
-                ) from None
-        ended = (await standing_with(self.gateway, told.response, told.record)).told
+        try:
+            ended = await self._ended()
+        except GatewayClosing:
+            raise await self._stopping() from None
+        except Fault:
+            # Its client is told nothing that it could be read by.
+            await self._leave(patient=False)
+            raise
         await self._end()
         if ended.status == "failed":
             raise ended.failure or Fault(errors.INTERNAL, "the response failed")
@@ -75,29 +68,47 @@ class Running:
             raise Fault(errors.CANCELLED, "the response was cancelled")
         return Response(json.dumps(resource(ended), ensure_ascii=False), media_type="application/json")
 
-    async def _end(self) -> None:
+    async def _ended(self) -> Told:
+        told = self.standing.told
+        closing, heartbeat_s = self.gateway.closing, self.gateway.settings.heartbeat_s
+        async with watched(self.gateway, self.standing) as watch:
+            while not isinstance(await closing.interruptible(watch.next(heartbeat_s)), Ended):
+                pass
+        return (await standing_with(self.gateway, told.response, told.record)).told
+
+    async def _stopping(self) -> Fault:
+        """What a client is told whose gateway stops; a response that nobody can read ends there."""
+        told = self.standing.told
+        if told.record.stored:
+            why = f"the server is stopping; the response goes on, read {told.response}"
+        else:
+            why = "the server is stopping; send the request again"
+            await self._leave(patient=False)
+        return Fault(errors.UNAVAILABLE, why, retry_after_ms=1000)
+
+    async def _end(self, *, patient: bool = True) -> None:
         """What has come to its end takes up nothing more; what is not stored is gone."""
         told = self.standing.told
         try:
             if told.record.own and not told.record.stored and not told.record.session_key:
                 # Under a key it stays for whoever asks again, and nobody else.
-                await self.gateway.manager.delete_session(told.response.session_id)
+                await self.gateway.manager.delete_session(told.response.session_id, patient=patient)
             if self.last_of:
-                await self.gateway.manager.close_session(self.last_of)
+                await self.gateway.manager.close_session(self.last_of, patient=patient)
         except Fault as fault:
             # Its deadline ends the session too.
             log.warning("session not ended", session_id=told.response.session_id, reason=fault.message)
 
-    async def _leave(self) -> None:
-        """The client went away before the end."""
+    async def _leave(self, *, patient: bool = True) -> None:
+        """Nobody reads it any more, before its end. `patient`: see `Managers.ask`."""
         told = self.standing.told
         if not self.alone:
             return
         try:
-            await cancelled(self.gateway, self.standing)
+            await cancelled(self.gateway, self.standing, patient=patient)
         except Fault as fault:
             log.warning("response not cancelled", session_id=told.response.session_id, reason=fault.message)
-        await self._end()
+        await self._end(patient=patient)
 
 
 async def own_session(gateway: Gateway, key: str) -> str:
@@ -112,8 +123,8 @@ async def own_session(gateway: Gateway, key: str) -> str:
     return session.id
 
 
-async def cancelled(gateway: Gateway, standing: Standing) -> Standing:
-    """The response, cancelled unless it had ended; its engine is told.
+async def cancelled(gateway: Gateway, standing: Standing, *, patient: bool = True) -> Standing:
+    """The response, cancelled unless it had ended; its engine is told. `patient`: see `Managers.ask`.
 
     Raises:
         Fault: `unavailable`.
@@ -122,7 +133,9 @@ async def cancelled(gateway: Gateway, standing: Standing) -> Standing:
         return standing
     told = standing.told
     try:
-        await gateway.manager.cancel_calls(told.response.session_id, [standing.call_id], subtree=False)
+        await gateway.manager.cancel_calls(
+            told.response.session_id, [standing.call_id], subtree=False, patient=patient
+        )
     except Fault as fault:
         # It had ended with its session by then.
         if fault.kind is not errors.SESSION_ENDED:

@@ -24,6 +24,7 @@ from parrot_runtime.errors import Fault
 
 FROM_THE_START: Final = -1
 STOPPING: Final = "the server is stopping; the response goes on: read on after this number"
+STOPPING_UNSTORED: Final = "the server is stopping; send the request again"
 
 # JSON leaves these bare, and some readers end a line at them.
 _LINE_ENDS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
@@ -85,10 +86,12 @@ class ResponseStream(Response):
                     elif (rest := event.after(self._after)) is not None:
                         yield _block(rest)
         except GatewayClosing:
-            yield self._interruption(narrator, Fault(errors.UNAVAILABLE, STOPPING))
+            why = STOPPING if self._standing.told.record.stored else STOPPING_UNSTORED
+            yield self._interruption(narrator, Fault(errors.UNAVAILABLE, why))
         except Fault as fault:
             yield self._interruption(narrator, fault)
-        self._over = True
+        # What is not stored can't be read on: it is as if its reader had gone.
+        self._over = self._told or self._standing.told.record.stored
 
     async def _events(self, watch: Watch, narrator: Narrator) -> AsyncGenerator[Event | None]:
         """The response's events; None for each silence."""
