@@ -14,6 +14,7 @@ from parrot_cli.server import Server, problem_line
 SILENCE_S: Final = 30.0
 """Twice what a server may be silent on a stream."""
 RECONNECT_S: Final = 0.5
+TOO_MANY: Final = 429
 GIVE_UP_S: Final = 30.0
 """A server that was not heard of for so long is given up."""
 
@@ -45,7 +46,7 @@ def events(server: Server, path: str) -> Iterator[Event]:
                             return
             broke = CommandError("the stream breaks off again and again, and tells nothing", UNREACHABLE)
         except CommandError as error:
-            if error.code != UNREACHABLE:
+            if error.code != UNREACHABLE and error.problem.get("status") != TOO_MANY:
                 raise
             broke = error
         if time.monotonic() > heard_at + GIVE_UP_S:
@@ -63,6 +64,6 @@ def _passes(event: Event) -> bool:
     problem = json.loads(event.data)
     if problem.get("state") in {"failed", "cancelled"}:
         return False
-    if problem.get("status", 500) < 500:
+    if problem.get("status", 500) < 500 and problem["status"] != TOO_MANY:
         raise CommandError(problem_line(problem), REFUSED, problem)
     return True

@@ -120,13 +120,14 @@ def problem_line(problem: dict[str, Any]) -> str:
 
 
 def _refusal(response: httpx.Response) -> CommandError:
+    # Of a proxy too, whose server is away.
+    code = UNREACHABLE if response.status_code in {502, 503, 504} else REFUSED
     try:
         problem = response.json()
     except (json.JSONDecodeError, UnicodeDecodeError):
         problem = None
     if not isinstance(problem, dict) or "type" not in problem:
         where = response.request.url.host
-        return CommandError(f"HTTP {response.status_code} from {where}, which gave no reason", REFUSED)
-    code = UNREACHABLE if response.status_code == 503 else REFUSED
+        return CommandError(f"HTTP {response.status_code} from {where}, which gave no reason", code)
     hint = "; here: --api-key or PARROT_API_KEY" if response.status_code == 401 else ""
     return CommandError(problem_line(problem) + hint, code, problem)

@@ -72,6 +72,21 @@ def test_run_prints_what_a_graph_makes(server: str, tmp_path: Path, http: httpx.
     assert kept["value"] == "the moon, 月"
 
 
+def test_results_of_one_name_are_told_by_their_ids(server: str, tmp_path: Path) -> None:
+    sampling = {"max_tokens": 4}
+    calls = [
+        {
+            "prompt": f"{made}: {{{{out}}}}",
+            "placeholders": [{"name": "out", "in_out": "out", "semantic_var_id": made, "sampling": sampling}],
+        }
+        for made in ("first", "second")
+    ]
+    file = tmp_path / "two.json"
+    file.write_text(json.dumps({"calls": calls}))
+    assert json.loads(parrot("run", "--json", str(file)).stdout)["outputs"].keys() == {"first", "second"}
+    assert "== first ==" in parrot("run", str(file)).stdout
+
+
 def test_run_says_what_of_a_graph_failed(server: str, tmp_path: Path) -> None:
     file = tmp_path / "long.json"
     file.write_text(json.dumps(TOO_LONG))

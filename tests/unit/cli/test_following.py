@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class Server:
     """Stands for a server: connections that send so much and end, or fail; the last one for ever."""
 
     def __init__(self, *connections: list[bytes] | CommandError) -> None:
+        self.session: dict[str, Any] = {"id": "s", "calls": [], "blocks": [], "variables": []}
         self.asked: list[str] = []
         self.posted: list[Any] = []
         self._connections = list(connections)
@@ -72,8 +73,8 @@ class Server:
         return {"id": "s"}
 
     def get(self, path: str) -> Any:
-        """A session without results."""
-        return {"id": "s", "calls": [], "blocks": [], "variables": []}
+        """The session."""
+        return self.session
 
     def delete(self, path: str) -> None:
         """Ends the session."""
@@ -89,6 +90,14 @@ def test_connections_that_break_off_and_tell_nothing_are_given_up(
         list(events(Server(connection), "/events"))  # type: ignore[arg-type]
     assert given_up.value.code == UNREACHABLE
     assert clock.now_s < 60
+
+
+BUSY = CommandError("busy", REFUSED, {"status": 429, "type": "too_many_requests"})
+
+
+@pytest.mark.parametrize("busy", [BUSY, [told("error", status=429, type="t", title="t", detail="d")]])
+def test_a_server_that_is_busy_is_asked_again(clock: Clock, busy: list[bytes] | CommandError) -> None:
+    assert kinds(Server(busy, busy, [told("done", "1")])) == ["done"]
 
 
 def kinds(server: Any) -> list[str]:
@@ -116,6 +125,22 @@ def test_what_breaks_the_stream_is_waited_out_and_what_ends_the_variable_is_told
     with pytest.raises(CommandError, match="gone") as caught:
         kinds(Server([told("error", status=410, type="expired_cursor", detail="gone")]))
     assert caught.value.code == REFUSED
+
+
+def test_what_went_wrong_is_told_though_the_session_can_not_be_ended(tmp_path: Path) -> None:
+    file = tmp_path / "call.json"
+    file.write_text("{}")
+    server: Any = Server([])
+    server.get, server.delete = _raising("get"), _raising("delete")
+    with pytest.raises(CommandError, match="get"):
+        run_graph(server, file, [], quiet=True, as_json=False)
+
+
+def _raising(what: str) -> Callable[[str], None]:
+    def ask(path: str) -> None:
+        raise CommandError(f"{what} {path}", UNREACHABLE)
+
+    return ask
 
 
 @pytest.mark.parametrize("member", ["prompt", "messages", "native"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from parrot_cli.failing import FAILED, INTERRUPTED, wrong_use
+from parrot_cli.failing import FAILED, INTERRUPTED, CommandError, wrong_use
 from parrot_cli.following import events
 from parrot_cli.graphs import graph_of
 from parrot_cli.screen import plain, print_json
@@ -29,17 +31,28 @@ def run_graph(server: Server, file: Path, arguments: Sequence[str], *, quiet: bo
     # Whoever ends this command ends its session with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     body = _with_values(_read(file), arguments)
-    label = plain(file.stem)[:LABEL_CHARS]
-    session_id = server.post("/v1/sessions", {"label": label})["id"]
-    if not quiet:
-        sys.stderr.write(f"parrot run: session {session_id}\n")
+    with _session(server, plain(file.stem)[:LABEL_CHARS]) as session_id:
+        if not quiet:
+            sys.stderr.write(f"parrot run: session {session_id}\n")
+        try:
+            server.post(f"/v1/sessions/{session_id}/calls", body)
+            return _print_results(server, session_id, as_json=as_json)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+
+
+@contextmanager
+def _session(server: Server, label: str) -> Iterator[str]:
+    """A session of this command alone, which goes with it."""
+    session_id: str = server.post("/v1/sessions", {"label": label})["id"]
     try:
-        server.post(f"/v1/sessions/{session_id}/calls", body)
-        return _print_results(server, session_id, as_json=as_json)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    finally:
-        server.delete(f"/v1/sessions/{session_id}")
+        yield session_id
+    except BaseException:
+        # What went wrong first is what is told.
+        with suppress(CommandError):
+            server.delete(f"/v1/sessions/{session_id}")
+        raise
+    server.delete(f"/v1/sessions/{session_id}")
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -82,18 +95,23 @@ def _value_of(argument: str) -> tuple[str, str]:
 
 
 def _results_of(session: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the graph makes and nothing in it reads: ids, each with its name. Instances' are their block's."""
+    """What the graph makes and nothing in it reads: ids, each with its name. Instances' are their block's.
+
+    Where several have one name, the id stands for it.
+    """
     graph = graph_of(session)
     read = {variable for node in graph.nodes for variable in node.reads}
     instances = {
         edge["semantic_var_id"] for call in session["calls"] if call["block_id"] for edge in call["outputs"]
     }
-    return [
+    made = [
         (variable, name)
         for node in graph.nodes
         for name, variable in node.outputs
         if variable not in read and variable not in instances
     ]
+    times = Counter(name for _, name in made)
+    return [(variable, name if times[name] == 1 else variable) for variable, name in made]
 
 
 def _print_results(server: Server, session_id: str, *, as_json: bool) -> int:
