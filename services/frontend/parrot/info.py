@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +128,13 @@ class SessionInfo:
     blocks: tuple[BlockInfo, ...] = ()
 
 
-_PARTS = {"calls", "variables", "blocks"}
+_PARTS: Final = frozenset({"calls", "variables", "blocks"})
 
 
 def session_info(data: Mapping[str, Any]) -> SessionInfo:
     """The session that the server's answer describes."""
     return SessionInfo(
-        **{
-            name: data[name] for name in SessionInfo.__slots__ if name not in {"calls", "variables", "blocks"}
-        },
+        **{name: data[name] for name in SessionInfo.__slots__ if name not in _PARTS},
         calls=tuple(_call(call) for call in data["calls"]),
         variables=tuple(_variable(variable) for variable in data["variables"]),
         blocks=tuple(_block(block) for block in data.get("blocks", ())),

@@ -13,30 +13,17 @@ RESERVED: Final = "session"
 _OURS: Final = ("SemanticVariable", "Input", "Output")
 
 
-def annotations_of(
-    function: Callable[..., Any], namespace: Mapping[str, Any] | None = None
-) -> dict[str, object]:
-    """Each parameter's annotation; one that is written as text is evaluated.
-
-    Args:
-        namespace: what such a text may name, beside the function's globals.
-
-    Raises:
-        TypeError: they can't be the parameters of a semantic function.
-    """
-    return dict(_annotations(function, _scope(function, namespace or {})))
-
-
 def parameters_of(
     function: Callable[..., Any], namespace: Mapping[str, Any], *, reserved: str = RESERVED
 ) -> dict[str, Parameter]:
     """What each parameter's annotation says.
 
     Args:
+        namespace: what an annotation that is written as text may name, beside the function's globals.
         reserved: what none of them may be called.
 
     Raises:
-        As `annotations_of`.
+        TypeError: they can't be the parameters of a semantic function.
     """
     scope = _scope(function, namespace)
     found: dict[str, Parameter] = {}

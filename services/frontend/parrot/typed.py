@@ -11,6 +11,9 @@ from parrot.errors import InvalidOutput
 from parrot.guide import GUIDE_CHOICES, Guide
 from parrot.shapes import Choice, Scalar, Shape, ShapeError, json_schema
 
+SPACES: Final = "\t\n\f\r "
+"""What `\\s` is to the server, which tries again until a text matches."""
+
 
 class OutputType:
     """The type of an output.
@@ -71,7 +74,7 @@ class OutputType:
         return Guide(json_schema=json_schema(self._shape))
 
     def _chosen(self, text: str) -> Any:
-        found = text if text in self._texts else text.strip()
+        found = text if text in self._texts else text.strip(SPACES)
         if found not in self._texts:
             raise ShapeError(f"it is none of {', '.join(self._texts)}")
         return self._texts[found]

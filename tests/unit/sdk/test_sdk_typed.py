@@ -213,6 +213,8 @@ def test_schemas_are_valid_and_refer_to_nothing_outside(kind: Any) -> None:
         (Colour, "green", "none of red, blue"),
         (Literal["yes", "no"], "maybe", "none of yes, no"),
         (bool, "True", "none of true, false"),
+        # Not white space to the server either, which would have it tried again.
+        (Colour, "\u3000red", "none of red, blue"),
         (set[Any], "[[]]", "can't be in a set"),
     ],
 )

@@ -89,6 +89,8 @@ class ChatFills:
         self._tokenizer = tokenizer
         self._format = _format_of(tokenizer)
         self._pieces = _segments(self._format, self._roles)
+        contents = [piece for piece in self._pieces if isinstance(piece, ContentPiece)]
+        self._stripped = frozenset(piece.index for piece in contents if piece.strip)
         self._leads = Leads.of(self._pieces)
         self._places = list(_places(program.operations))
         self._shared = sum(operation.fill.HasField("shared") for operation in program.operations)
@@ -97,7 +99,7 @@ class ChatFills:
     def own_from(self) -> int:
         """The place of the first operation whose context must be the program's own."""
         for number, place in enumerate(self._places[: self._shared]):
-            several = self._strips(place.message) and not (place.first and place.last)
+            several = place.message in self._stripped and not (place.first and place.last)
             if several or not self._may_share(place.message + 1):
                 return number
         return self._shared
@@ -125,17 +127,13 @@ class ChatFills:
                     yield self._template(piece.text)
 
     def _content(self, fill: engine_pb2.Fill, place: _Place) -> Part:
-        strip = self._strips(place.message)
+        strip = place.message in self._stripped
         start, end = strip and place.first, strip and place.last
         if fill.WhichOneof("content") == "variable":
             return variable_part(fill.variable, *_trimming(start=start, end=end))
         text = fill.plain_text.lstrip() if start else fill.plain_text
         token_ids = self._tokenizer.encode_value(text.rstrip() if end else text)
         return Part(tuple(token_ids), private=fill.private)
-
-    def _strips(self, message: int) -> bool:
-        contents = (piece for piece in self._pieces if isinstance(piece, ContentPiece))
-        return any(piece.strip for piece in contents if piece.index == message)
 
     def _may_share(self, messages: int) -> bool:
         if self._leads is None or messages > COMPARED:
