@@ -47,6 +47,7 @@ def build(command: Dispatch, trace_context: Mapping[str, str]) -> engine_pb2.Run
         trace_context=trace_context,
         priority=command.priority,
         expected_output_tokens=command.expected_output_tokens,
+        step_ms=command.step_ms,
         chat_roles=roles_of(pieces),
     )
 

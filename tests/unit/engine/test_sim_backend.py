@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from parrot_engine.backends.base import BackendDeadError, BackendError
+from parrot_engine.backends.pacing import LEAST_PREFILLED
 from parrot_engine.backends.sim import SimBackend, SimOptions
 from parrot_engine.sampling import Sampling
 
@@ -60,6 +61,25 @@ async def test_the_time_of_decoding_steps_is_told_once_there_were_some(backend: 
     await backend.fill([65] * 100, "c")
     await generate(backend, "c")
     assert backend.stats().step_ms > 0
+
+
+@pytest.mark.parametrize("step_ms", [0.0, 1e-6])
+async def test_while_an_output_with_short_steps_is_written_little_is_prefilled_beside_it(
+    backend: SimBackend, step_ms: float
+) -> None:
+    sampling = Sampling(max_tokens=100, ignore_eos=True)
+    await backend.fill([65] * 8, "chat")
+    async with aclosing(backend.generate(sampling, "chat", step_ms=step_ms)) as steps:
+        await anext(steps)
+        filling = asyncio.create_task(backend.fill([66] * 320, "long"))
+        written = 0
+        async for _ in steps:
+            written += 1
+            if filling.done():
+                break
+    # 320 tokens are 5 steps of this engine, and 10 of those that prefill the least there is.
+    assert (written >= 320 // LEAST_PREFILLED) is bool(step_ms)
+    assert (await filling).computed_tokens == 320
 
 
 @pytest.mark.parametrize("how", ["die", "stop"])

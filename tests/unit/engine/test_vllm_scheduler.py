@@ -23,6 +23,7 @@ from tests.support.toy_engine import (
     continuation,
 )
 
+from parrot_engine.backends import pacing
 from parrot_engine.backends.vllm.arguments import environment
 from parrot_engine.backends.vllm.options import VllmOptions
 from parrot_engine.backends.vllm.wire import Books, Errand
@@ -108,6 +109,28 @@ def test_children_share_a_partly_filled_block_all_at_once(make: Make) -> None:
     assert [engine.outputs[name] for name in names] == [continuation(prompt, 12) for prompt in prompts]
     assert [engine.cached[name] for name in names] == [22] * 4
     check(engine)
+
+
+@pytest.mark.parametrize("step_ms", [0.0, 1e-6])
+def test_while_an_output_with_short_steps_is_written_little_is_prefilled_beside_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch, step_ms: float
+) -> None:
+    monkeypatch.setattr(pacing, "LEAST_PREFILLED", 2)
+    engine, prompt = make(60), numbers(5, 4)
+    chat = engine.submit(prompt, Errand("chat", step_ms=step_ms), 40)
+    while not engine.outputs[chat]:
+        engine.step()
+    fill = engine.submit(numbers(40), Errand("long", hold=True, fill=True), 1)
+    before = len(engine.outputs[chat])
+    while fill not in engine.finished:
+        engine.step()
+    meanwhile = len(engine.outputs[chat]) - before
+    assert (meanwhile >= 40 // 2) is bool(step_ms)
+    engine.run()
+    assert engine.outputs[chat] == continuation(prompt, 40)
+    assert not engine.scheduler._limits_ms
+    engine.submit(numbers(60, 3), Errand("alone", hold=True, fill=True), 1)
+    assert engine.scheduler._budget() == STEP_TOKENS
 
 
 def test_a_context_goes_on_from_all_of_its_output_but_the_last_token(make: Make) -> None:

@@ -40,6 +40,14 @@ def test_latency_goes_before_throughput_that_has_slack() -> None:
     assert one_by_one(calls) == ["chat", "batch"]
 
 
+@pytest.mark.parametrize("objectives", [True, False])
+def test_engines_are_told_to_keep_steps_short_while_those_in_a_hurry_are_answered(objectives: bool) -> None:
+    site = Site.of(engine("e", capacity=4), policy=replace(APP_CENTRIC, objectives=objectives))
+    site.ready(call("batch", objective=throughput(50_000)), call("chat", objective=latency(90_000)))
+    told = {placement.call.session_id: placement.step_ms for placement in site.place()}
+    assert told == {"chat": APP_CENTRIC.prefill_step_ms if objectives else 0, "batch": 0}
+
+
 def test_inside_equal_slack_the_session_nearest_its_end_goes_first() -> None:
     calls = [
         call(name, objective=latency(5_000, remaining_ms=left))

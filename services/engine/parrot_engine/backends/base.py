@@ -254,6 +254,7 @@ class Backend(ABC):
         hold: bool = False,
         cache: bool = True,
         priority: int = 0,
+        step_ms: float = 0.0,
     ) -> AsyncGenerator[Step, None]:
         """Generates from a context; the last step has a finish reason.
 
@@ -264,6 +265,8 @@ class Backend(ABC):
         Args:
             hold: leaves the context's KV held, the output's included, for what comes after it.
             cache: as in `fill`.
+            step_ms: from its first token on a step is to take no longer, whatever is prefilled beside
+                it; 0: it may.
 
         Raises:
             ContextError: see above.

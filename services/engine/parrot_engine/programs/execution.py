@@ -188,6 +188,7 @@ class Execution:
             hold=step.continued and index == 0,
             cache=self._tools.features.prefix_sharing,
             priority=self._program.priority,
+            step_ms=self._program.step_ms,
         )
         try:
             async with aclosing(steps):

@@ -120,6 +120,7 @@ class SandboxBackend(Backend):
         hold: bool = False,
         cache: bool = True,
         priority: int = 0,
+        step_ms: float = 0.0,
     ) -> AsyncGenerator[Step, None]:
         raise UnsupportedError(_NO_MODEL)
 

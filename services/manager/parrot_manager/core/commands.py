@@ -51,6 +51,7 @@ class Dispatch:
         shares: prefixes of the prompt that are to be shared contexts, shortest first.
         priority: lower ones run first.
         expected_output_tokens: of all outputs; 0: not known.
+        step_ms: how long a step may take while its output is written; 0: as long as it likes.
         reason: why it goes to this engine; for people.
     """
 
@@ -66,6 +67,7 @@ class Dispatch:
     shares: tuple[Share, ...] = ()
     priority: int = 0
     expected_output_tokens: int = 0
+    step_ms: int = 0
     reason: str = ""
 
     @property

@@ -220,6 +220,7 @@ def _program(turn: Turn, live: LiveSession, call: Call, placement: Placement) ->
         shares=placement.shares,
         priority=placement.priority,
         expected_output_tokens=placement.expected_output_tokens,
+        step_ms=placement.step_ms,
         reason=placement.reason,
     )
 

@@ -163,9 +163,11 @@ class SimBackend(Backend):
         hold: bool = False,
         cache: bool = True,
         priority: int = 0,
+        step_ms: float = 0.0,
     ) -> AsyncGenerator[Step, None]:
         with self._contexts.use(context_id, parent_context_id, private_to) as context:
-            job = self._output(sampling, self._request(context, cache, private_to), priority, hold)
+            request = self._request(context, cache, private_to)
+            job = self._output(sampling, request, priority, hold, step_ms)
             self._admit(job)
             try:
                 while (step := await self._next(job)).finish_reason is None:
@@ -233,7 +235,9 @@ class SimBackend(Backend):
             reads_cache=cache,
         )
 
-    def _output(self, sampling: Sampling, request: KvRequest, priority: int, hold: bool) -> OutputJob:
+    def _output(
+        self, sampling: Sampling, request: KvRequest, priority: int, hold: bool, step_ms: float
+    ) -> OutputJob:
         if not request.tokens:
             raise BackendError(f"context {request.context_id} is empty: there is nothing to generate from")
         self._check_window(request, sampling.max_tokens)
@@ -246,6 +250,7 @@ class SimBackend(Backend):
             sampling=sampling,
             sampler=Sampler(prompt, sampling, seed),
             prompt_logprobs=() if logprobs is None else prompt_logprobs(prompt, logprobs, seed),
+            step_ms=step_ms,
         )
 
     def _seed(self, sampling: Sampling) -> int:

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import statistics
 import time
 from abc import ABC, abstractmethod
 from bisect import insort
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
 
 from parrot_engine.backends.base import FinishReason, Phases, Sampling, Step, TokenLogprobs
+from parrot_engine.backends.pacing import StepPace
 from parrot_engine.backends.sim.kv import KvMemory, KvRequest
 from parrot_engine.backends.sim.sampler import Sampler
 from parrot_engine.text.stream import TextStream
-
-RECENT_STEPS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +106,7 @@ class OutputJob(Job):
     """Generates one output.
 
     Attributes:
+        step_ms: how long a step may take from the first token on; 0: as long as it likes.
         steps: what each step made; None: the engine ended.
         pieces: the text so far.
     """
@@ -117,6 +114,7 @@ class OutputJob(Job):
     sampling: Sampling = field(kw_only=True)
     sampler: Sampler = field(kw_only=True)
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    step_ms: float = 0.0
     steps: asyncio.Queue[Step | None] = field(default_factory=asyncio.Queue)
     generated: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
@@ -188,7 +186,7 @@ class Batch:
         self._running: list[Job] = []
         self._waiting: dict[type[Job], list[Job]] = {FillJob: [], OutputJob: []}
         self._work = asyncio.Event()
-        self._decode_steps_ms: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._steps = StepPace()
         self._added = 0
 
     @property
@@ -202,7 +200,7 @@ class Batch:
     @property
     def step_ms(self) -> float:
         """The median of recent steps that only decoded; 0: there was none."""
-        return statistics.median(self._decode_steps_ms) if self._decode_steps_ms else 0.0
+        return self._steps.decode_ms
 
     def add(self, job: Job) -> None:
         """Lets a job wait for its turn."""
@@ -233,13 +231,12 @@ class Batch:
             prefilled = self._schedule(began)
             await asyncio.sleep(self._pace.step_s(prefilled))
             now = time.perf_counter()
-            if not prefilled:
-                self._decode_steps_ms.append((now - began) * 1000)
+            self._steps.note(now - began, prefilled)
             self._advance(now)
 
     def _schedule(self, now: float) -> int:
         """Gives out the step's memory and tokens; returns the tokens it prefills."""
-        left = self._pace.step_tokens
+        budget = left = self._budget()
         for job in list(self._running):
             if job in self._running:
                 left -= self._continue(job, left)
@@ -248,7 +245,14 @@ class Batch:
                 break
             self._start(first, now)
             left -= self._continue(first, left)
-        return self._pace.step_tokens - left
+        return budget - left
+
+    def _budget(self) -> int:
+        """The tokens that this step may prefill."""
+        written = (job.step_ms for job in self._running if isinstance(job, OutputJob) and job.generated)
+        limit_ms = min(filter(None, written), default=0.0)
+        most = self._pace.step_tokens
+        return self._steps.prefilled(limit_ms, most) if limit_ms else most
 
     def _continue(self, job: Job, left: int) -> int:
         """Computes what a running job may in this step; returns the prefilled tokens of that."""

@@ -8,9 +8,7 @@ needs memory, what is held goes first, and vLLM's own preemption does the rest.
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,6 +20,7 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import RequestStatus
 
+from parrot_engine.backends.pacing import StepPace
 from parrot_engine.backends.vllm import salts
 from parrot_engine.backends.vllm.audit import PoolAudit, audit
 from parrot_engine.backends.vllm.grammar import Resumption
@@ -29,7 +28,6 @@ from parrot_engine.backends.vllm.held import Held, HeldContexts, Hit
 from parrot_engine.backends.vllm.orphans import end_with_parent
 from parrot_engine.backends.vllm.wire import Books, Errand
 
-STEPS_MEASURED: Final = 32
 HELD_STATUSES: Final = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 
 log = init_logger(__name__)
@@ -45,7 +43,10 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         self._resumption = Resumption()
         self._hit: tuple[str, Hit] | None = None
         """The request that was looked up last, and the held KV it would begin with."""
-        self._step_s: deque[float] = deque(maxlen=STEPS_MEASURED)
+        self._most_tokens = int(self.max_num_scheduled_tokens)
+        self._pace = StepPace()
+        self._limits_ms: dict[str, float] = {}
+        """Of requests that are to have short steps."""
         self._step_ended_at: float | None = None
         self._fault = ""
         self._allocate = self.kv_cache_manager.allocate_slots
@@ -56,10 +57,18 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Chooses what the next step computes."""
         self.contexts.expire()
+        self.max_num_scheduled_tokens = self._budget()
         output = super().schedule(*args, **kwargs)
         if not self.requests:
             self._check_idle()
         return output
+
+    def add_request(self, request: Any) -> None:
+        """Takes a request in."""
+        errand = Errand.of(request)
+        if errand is not None and errand.step_ms:
+            self._limits_ms[request.request_id] = errand.step_ms
+        super().add_request(request)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Takes a step's tokens."""
@@ -83,7 +92,7 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
             total_blocks=pool.num_gpu_blocks - 1,
             held_blocks=self.contexts.blocks,
             held_tokens=self.contexts.tokens,
-            step_ms=statistics.median(self._step_s) * 1000 if self._step_s else 0.0,
+            step_ms=self._pace.decode_ms,
             dropped=self.contexts.take_dropped(),
             fault=self._fault,
         )
@@ -121,6 +130,7 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         if errand is not None and errand.hold and request.status in HELD_STATUSES:
             self._hold(request, errand)
         self._resumption.forget(request)
+        self._limits_ms.pop(request.request_id, None)
         return super()._free_request(request, delay_free_blocks)
 
     def _hold(self, request: Any, errand: Errand) -> None:
@@ -185,13 +195,29 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         return super()._handle_blocked_waiting_request(request) is True
 
     def _measure(self, output: Any) -> None:
-        """Notes how long a step took that only decoded and followed another one directly."""
+        """Notes how long a step took that followed another one directly."""
         now, before = time.monotonic(), self._step_ended_at
         counts: Mapping[str, int] = output.num_scheduled_tokens
         self._step_ended_at = now if counts else None
-        decoded = counts and not output.scheduled_new_reqs and all(count == 1 for count in counts.values())
-        if decoded and before is not None:
-            self._step_s.append(now - before)
+        if counts and before is not None:
+            self._pace.note(now - before, self._prefilled(output))
+
+    def _prefilled(self, output: Any) -> int:
+        """The tokens of a step that are no output's next one."""
+        counts: Mapping[str, int] = output.num_scheduled_tokens
+        new = {request.req_id for request in output.scheduled_new_reqs}
+        return sum(count for name, count in counts.items() if count > 1 or name in new)
+
+    def _budget(self) -> int:
+        """The tokens the next step may take, one for each output that is written among them."""
+        most = self._most_tokens
+        if not self._limits_ms:
+            return most
+        written = [request.request_id for request in self.running if request.num_output_tokens]
+        limits_ms = [self._limits_ms[name] for name in written if name in self._limits_ms]
+        if not limits_ms:
+            return most
+        return min(most, len(written) + self._pace.prefilled(min(limits_ms), most))
 
     def _check_idle(self) -> None:
         """With no request left, what is not held must be free."""

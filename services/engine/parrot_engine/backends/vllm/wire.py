@@ -24,6 +24,7 @@ class Errand:
         resumed: the output's first tokens, in the prompt already; a guide goes on behind them.
         steps: in how many steps of its application the context will be used next.
         client: who has to be alive for the KV to stay held.
+        step_ms: how long a step may take once the output has begun; 0: as long as it likes.
     """
 
     context_id: str
@@ -36,6 +37,7 @@ class Errand:
     resumed: list[int] = field(default_factory=list)
     steps: float = 0.0
     client: str = ""
+    step_ms: float = 0.0
 
     def to_wire(self) -> dict[str, Any]:
         """As `extra_args` of a request."""

@@ -88,6 +88,7 @@ class Placement:
         priority: lower ones run first on the engine.
         expected_output_tokens: of all outputs; 0: not known.
         pending: inputs that are still being made, with about how many tokens each will have.
+        step_ms: how long a step may take while its output is written; 0: as long as it likes.
     """
 
     call: QueuedCall
@@ -97,6 +98,7 @@ class Placement:
     priority: int = 0
     expected_output_tokens: int = 0
     pending: tuple[tuple[str, int], ...] = ()
+    step_ms: int = 0
 
 
 def describe(

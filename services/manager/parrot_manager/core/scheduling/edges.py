@@ -12,7 +12,7 @@ from parrot_manager.core.scheduling.cost import fits
 from parrot_manager.core.scheduling.decisions import explain_stream
 from parrot_manager.core.scheduling.engines import Booking, EngineLoad
 from parrot_manager.core.scheduling.placement import Choice, Demand
-from parrot_manager.core.scheduling.priority import priority
+from parrot_manager.core.scheduling.priority import priority, step_ms
 from parrot_manager.core.scheduling.streaming import Edge, worth_ms
 
 LOOKED_AT: Final = 16
@@ -75,6 +75,7 @@ class Edges:
             priority(call, self._books.policy),
             demand.output.q50,
             tuple((one.variable_id, tokens) for one, tokens in zip(call.pending, made, strict=True)),
+            step_ms(call, self._books.policy),
         )
 
     def _producers(self, call: QueuedCall) -> list[tuple[str, Booking]]:

@@ -1,4 +1,4 @@
-"""What an engine is told of a call's place among those it has: lower goes first."""
+"""What an engine is told of a call's place among those it has."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ _SPAN: Final = 1 << 28
 
 
 def priority(call: QueuedCall, policy: SchedulingPolicy) -> int:
-    """By class and then by latest start, in tenths of a second; it wraps around after ten months."""
+    """Lower goes first: by class, then by latest start, in tenths of a second, anew after ten months."""
     objective = call.objective
     if objective is None or not policy.objectives:
         return 0
     patient = objective.kind is ObjectiveKind.THROUGHPUT
     return patient * _SPAN + objective.latest_start_ms // _UNIT_MS % _SPAN
+
+
+def step_ms(call: QueuedCall, policy: SchedulingPolicy) -> int:
+    """How long a step may take while the call's output is written; 0: as long as it likes."""
+    objective = call.objective
+    patient = objective is None or objective.kind is ObjectiveKind.THROUGHPUT
+    return 0 if patient or not policy.objectives else policy.prefill_step_ms
