@@ -1,44 +1,53 @@
 # The gateway, and beside it the `parrot` command.
 #   docker build -f docker/frontend.Dockerfile -t parrot/frontend:0.1.0 .
 # BASE is any Debian-like system with Python 3.11 and its venv.
-ARG BASE=python:3.11.14-slim-bookworm
+ARG BASE=python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 
-FROM ${BASE} AS build
+FROM ${BASE} AS needs
 # pip's own variables, for whoever has a mirror; unset, pip does as it always does.
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-RUN python3 -m venv /opt/parrot
-WORKDIR /src
-COPY LICENSE README.md pyproject.toml ./
-COPY docker/constraints.txt docker/probe.py docker/
+WORKDIR /opt/parrot
+COPY pyproject.toml ./
+COPY tools/setup_env.py tools/
+COPY docker/constraints.txt docker/install.py docker/
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 docker/install.py needs gateway cli
+
+FROM needs AS service
+COPY LICENSE README.md ./
 COPY proto proto
 COPY services services
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/parrot/bin/pip install --constraint docker/constraints.txt ".[gateway,cli]" \
-    && /opt/parrot/bin/pip uninstall --yes pip setuptools \
-    && cp docker/probe.py /opt/parrot/probe.py
+    python3 docker/install.py service
 
 FROM ${BASE}
+ARG BASE
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="parrot/frontend" \
       org.opencontainers.image.description="Parrot's HTTP edge" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${BASE}"
 RUN groupadd --gid 10001 parrot \
     && useradd --uid 10001 --gid 10001 --no-log-init --no-create-home --shell /usr/sbin/nologin parrot
-COPY --from=build /opt/parrot /opt/parrot
+COPY --from=needs /opt/parrot/.venv /opt/parrot/.venv
+COPY --from=service /opt/parrot/lib /opt/parrot/lib
+COPY --from=service /opt/parrot/sbom.cdx.json /opt/parrot/
+COPY docker/probe.py /opt/parrot/
 # Others are let in, so keys are asked for: the gateway refuses the one without the other.
-ENV PATH=/opt/parrot/bin:$PATH \
+ENV PATH=/opt/parrot/lib/bin:/opt/parrot/.venv/bin:$PATH \
     HOME=/tmp \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     PARROT_HOST=0.0.0.0 \
     PARROT_PORT=8080 \
-    PARROT_KEYS=true
+    PARROT_KEYS=true \
+    PARROT_METRICS_ADDRESS=0.0.0.0:9402
 USER 10001:10001
-EXPOSE 8080
+EXPOSE 8080 9402
 HEALTHCHECK --interval=5s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "/opt/parrot/probe.py", "http", "http://127.0.0.1:8080/readyz"]
+    CMD ["python", "/opt/parrot/probe.py", "http://127.0.0.1:9402/readyz"]
 ENTRYPOINT ["parrot-gateway"]

@@ -14,8 +14,17 @@ from typing import Final
 
 HERE: Final = Path(__file__).resolve().parent
 RENDERED: Final = HERE / "rendered"
-OVERLAYS: Final = ("dev", "gpu")
-SOURCES: Final = ("base", "engine", "overlays")
+OVERLAYS: Final = tuple(sorted(path.parent.name for path in HERE.glob("overlays/*/kustomization.yaml")))
+SOURCES: Final = (
+    "k8s/base/*",
+    "k8s/components/*/*",
+    "k8s/engine/*",
+    "k8s/overlays/**/*",
+    "k8s/postgres/*",
+    "deploy/nats/*",
+    "deploy/observe/kustomization.yaml",
+    "deploy/observe/rules/*",
+)
 
 
 def main() -> int:
@@ -52,8 +61,9 @@ def path_of(overlay: str) -> Path:
 def header(text: str) -> str:
     """The first line of what is rendered: digests of all that it is made from, and of itself."""
     digest = hashlib.sha256()
-    for path in sorted(path for folder in SOURCES for path in (HERE / folder).rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(HERE)}\0".encode() + path.read_bytes() + b"\0")
+    root = HERE.parent
+    for path in sorted(path for pattern in SOURCES for path in root.glob(pattern) if path.is_file()):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     own = hashlib.sha256(text.encode()).hexdigest()
     return f"# Made by k8s/render.py. Sources: {digest.hexdigest()[:32]}, this text: {own[:32]}\n"
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import settings
 
+from parrot_runtime.values.bus import connected
 from tests.support.nats import temporary_nats
 
 # How long an example takes says more of the machine than of the code.
@@ -23,5 +26,12 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def nats_url() -> Iterator[str]:
     """A NATS server every test shares: use session ids of your own on it."""
-    with temporary_nats() as server:
+    with temporary_nats() as server, ThreadPoolExecutor(1) as apart:
+        # Managers make the streams, and in many tests there is none.
+        apart.submit(asyncio.run, _made(server.url)).result()
         yield server.url
+
+
+async def _made(url: str) -> None:
+    async with connected(url, "tests", 10):
+        return

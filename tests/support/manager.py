@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from grpc import aio
 from grpc_health.v1 import health
 
+from parrot_manager.gauges import Gauges
 from parrot_manager.main import add_services, listening
 from parrot_manager.settings import ManagerSettings
 from parrot_manager.shell import Shell, running
@@ -20,6 +21,7 @@ from parrot_proto.manager.v1 import manager_pb2 as pb
 from parrot_proto.manager.v1.manager_pb2_grpc import ManagerServiceStub
 from parrot_runtime import rpc
 from parrot_runtime.ids import session_id_of
+from parrot_runtime.monitor.rpcs import ObservedRpcs
 from parrot_runtime.values.bus import Bus
 from tests.support.nats import free_port
 
@@ -237,7 +239,8 @@ async def serving(store: Store, bus: Bus, **settings: Any) -> AsyncIterator[Mana
     async with AsyncExitStack() as stack:
         shell = await stack.enter_async_context(running(configured, store, bus))
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        server = listening(configured.listen)
+        shell.metrics.registry.register(Gauges(shell))
+        server = listening(configured.listen, None, ObservedRpcs(shell.metrics.rpc))
         add_services(server, shell, healthy)
         await server.start()
         stack.push_async_callback(server.stop, None)

@@ -49,6 +49,11 @@ class Service:
         """Asks it to stop; its exit status."""
         return await self._end(signal.SIGTERM)
 
+    @property
+    def runs(self) -> bool:
+        """Whether the process that was started last has not ended."""
+        return self._process is not None and self._process.returncode is None
+
     def children(self) -> list[psutil.Process]:
         """Every process it started, and they started."""
         return psutil.Process(self._process.pid).children(recursive=True) if self._process is not None else []
@@ -109,7 +114,7 @@ class Site:
         self.stack.push_async_callback(made.kill)
         await made.start()
         channel = await self.stack.enter_async_context(rpc.channel(address))
-        await rpc.wait_ready(channel, address, "manager", 20)
+        await rpc.wait_ready(channel, address, "manager", 60)
         self.clients[manager_id] = Client(channel)
         return made
 
@@ -121,7 +126,7 @@ class Site:
         self.stack.push_async_callback(made.kill)
         await made.start()
         for client in self.clients.values():
-            await eventually(_has_engine(client, engine_id), within_s=20)
+            await eventually(_has_engine(client, engine_id), within_s=60)
         return made
 
     async def gateway(self, *flags: str) -> GatewayProcess:
@@ -140,7 +145,7 @@ class Site:
                 except httpx.TransportError:
                     return False
 
-            await eventually(ready, within_s=20)
+            await eventually(ready, within_s=60)
         return made
 
     async def ask(self, question: Callable[[Client], Awaitable[T]], within_s: float = 30) -> T:

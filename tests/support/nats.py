@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +26,13 @@ def free_port() -> int:
 class NatsServer:
     """A server that can be stopped, killed and started again on the same port and store."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, configuration: str = "", environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`configuration`: more than flags can say, in a file that `reload` rewrites."""
+        self._configuration = folder / "nats.conf"
+        self._configuration.write_text(configuration)
+        self._environment = {**os.environ, **(environment or {})}
         self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         self._folder = folder
@@ -34,13 +42,25 @@ class NatsServer:
         """Returns once it answers."""
         binary = Path(sys.executable).with_name("nats-server")
         command = [str(binary), "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self._folder)]
+        command += ["-c", str(self._configuration)]
         log = (self._folder / "nats.log").open("ab")
         with log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment)
         deadline = time.monotonic() + STARTED_WITHIN_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self._folder / "nats.log").read_text())
+
+    def reload(self, configuration: str) -> None:
+        """Has it go on with another configuration; it says in its log when it does."""
+        self._configuration.write_text(configuration)
+        if self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+
+    @property
+    def log(self) -> str:
+        """What it said."""
+        return (self._folder / "nats.log").read_text()
 
     def kill(self) -> None:
         """Ends it as a crash would."""
@@ -63,10 +83,12 @@ class NatsServer:
 
 
 @contextmanager
-def temporary_nats() -> Iterator[NatsServer]:
+def temporary_nats(
+    configuration: str = "", environment: Mapping[str, str] | None = None
+) -> Iterator[NatsServer]:
     """A started server for the length of a `with`."""
     with tempfile.TemporaryDirectory(prefix="nats-") as folder:
-        server = NatsServer(Path(folder))
+        server = NatsServer(Path(folder), configuration, environment)
         server.start()
         try:
             yield server

@@ -23,8 +23,10 @@ class PostgresServer:
     Start it from the main thread: it dies with the thread that started it.
     """
 
-    def __init__(self, postgres: Postgres) -> None:
+    def __init__(self, postgres: Postgres, port: int = 0) -> None:
+        """`port`: listens on the loopback too, where those who can't see the socket reach it."""
         self._postgres = postgres
+        self._port = port
         self._process: subprocess.Popen[bytes] | None = None
         init = postgres.init_spec()
         if init is not None:
@@ -32,12 +34,19 @@ class PostgresServer:
             subprocess.run(_command(init), check=True, capture_output=True)
             postgres.finish_init()
 
+    @property
+    def bin(self) -> Path:
+        """The folder of Postgres's own programs."""
+        return self._postgres.bin
+
     def start(self) -> None:
         """Returns once it takes connections."""
         log = Path(tempfile.gettempdir(), f"{self._postgres.data.parent.name}.log")
         with log.open("ab") as stream:
             self._process = subprocess.Popen(
-                [*_command(self._postgres.spec()), "-c", "fsync=off"], stdout=stream, stderr=stream
+                [*_command(self._postgres.spec()), "-c", "fsync=off", *self._also_by_tcp()],
+                stdout=stream,
+                stderr=stream,
             )
         deadline = time.monotonic() + STARTED_WITHIN_S
         while not self._postgres.is_ready():
@@ -67,12 +76,18 @@ class PostgresServer:
     def url(self, database: str) -> str:
         """Where a database is."""
         head, _, query = self._postgres.url.partition("?")
+        if self._port:
+            return f"{head.rpartition('/')[0]}127.0.0.1:{self._port}/{database}"
         return f"{head.rpartition('/')[0]}/{database}?{query}"
 
     def run(self, command: str) -> None:
         """Runs a command as superuser."""
-        psql = [str(self._postgres.bin / "psql"), "-q", "-c", command, self._postgres.url]
+        psql = [str(self._postgres.bin / "psql"), "-q", "-c", command, self.url("postgres")]
         subprocess.run(psql, check=True, capture_output=True)
+
+    def _also_by_tcp(self) -> list[str]:
+        settings = ["listen_addresses=127.0.0.1", f"port={self._port}"] if self._port else []
+        return [word for setting in settings for word in ("-c", setting)]
 
     def close(self) -> None:
         """Stops it for good."""
@@ -81,10 +96,10 @@ class PostgresServer:
 
 
 @contextmanager
-def temporary_postgres() -> Iterator[PostgresServer]:
+def temporary_postgres(port: int = 0) -> Iterator[PostgresServer]:
     """A started server for the length of a `with`."""
     with tempfile.TemporaryDirectory(prefix="pg-") as folder:
-        server = PostgresServer(locate(Path(folder) / "data"))
+        server = PostgresServer(locate(Path(folder) / "data"), port)
         server.start()
         try:
             yield server

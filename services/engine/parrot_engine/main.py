@@ -9,7 +9,8 @@ from pathlib import Path
 import structlog
 
 from parrot_engine.backends.base import Backend, BackendError
-from parrot_engine.metrics import serve_metrics
+from parrot_engine.meters import Meters
+from parrot_engine.metrics import Gauges
 from parrot_engine.programs.execution import Execution
 from parrot_engine.programs.outputs import Press
 from parrot_engine.programs.table import Programs, Running
@@ -22,6 +23,8 @@ from parrot_proto.engine.v1 import engine_pb2
 from parrot_runtime import errors, rpc
 from parrot_runtime.errors import Fault
 from parrot_runtime.lifecycle import Stop, run_service
+from parrot_runtime.monitor import Monitor, monitored
+from parrot_runtime.tls import Tls
 from parrot_runtime.values.bus import connected
 from parrot_runtime.values.finals import Finals
 from parrot_runtime.values.reader import Feeds
@@ -135,28 +138,48 @@ async def serve(settings: EngineSettings, backend: Backend, stop: Stop) -> None:
     Raises:
         Fault: a peer can't be reached, the model can't be loaded, or the backend died.
     """
+    async with monitored(settings.metrics_address, "engine") as monitor:
+        await _serve(settings, backend, stop, monitor)
+
+
+async def _serve(settings: EngineSettings, backend: Backend, stop: Stop, monitor: Monitor) -> None:
     engine_id, timeout_s = settings.engine_id, settings.connect_timeout_s
+    tls = Tls.of(settings)
+    meters = Meters(monitor.registry)
+    monitor.starting("NATS is not connected yet")
     async with (
-        connected(settings.nats_url, engine_id, timeout_s) as bus,
+        connected(settings.nats_url, engine_id, timeout_s, tls=tls, role="engine") as bus,
         DeltaWriter(bus, engine_id) as writer,
     ):
+        monitor.watch_bus(bus)
         if stop.is_set():
             # The NATS client takes a cancellation that comes while it connects for an answer.
             return
         addresses = rpc.addresses_of(settings.manager_address)
-        await rpc.wait_any_ready(addresses, "manager", timeout_s)
+        monitor.starting("no manager answers yet")
+        await rpc.wait_any_ready(addresses, "manager", timeout_s, tls)
+        monitor.starting("the model is not loaded yet")
         try:
             await _start(backend)
             stop.begun()
             shards = Shards()
             press = Press(Finals(bus), writer, Feeds(bus, forget_ended=True), shards.report)
-            tools = Tools.of(engine_id, backend, press, _features(settings))
+            tools = Tools.of(engine_id, backend, press, _features(settings), meters)
             programs = Programs(tools, _execution(settings))
-            control = Control(addresses, tools, programs, shards)
-            with serve_metrics(settings.metrics_address, engine_id, programs, tools):
-                await Engine(control, programs, shards, backend).run(stop, settings.drain_s)
+            control = Control(addresses, tools, programs, shards, tls)
+            monitor.registry.register(Gauges(engine_id, programs, tools))
+            monitor.ready_when(lambda: _reasons(control, stop))
+            await Engine(control, programs, shards, backend).run(stop, settings.drain_s)
         finally:
             await backend.stop()
+
+
+async def _reasons(control: Control, stop: Stop) -> list[str]:
+    """Why calls do not come here."""
+    reasons = ["it is told to stop: what runs here ends, and nothing more is taken"] if stop.is_set() else []
+    if not control.attached:
+        reasons.append("no manager has this engine registered")
+    return reasons
 
 
 def _features(settings: EngineSettings) -> Features:

@@ -14,10 +14,11 @@ _SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100
 
 
 class Meters:
-    """Counters and histograms of one engine, in a registry of their own."""
+    """Counters and histograms of one engine."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        """`registry`: where they are served from; None: nowhere."""
+        self.registry = registry or CollectorRegistry()
         self._programs = Counter(
             "parrot_engine_programs", "Programs that ended", ["outcome"], registry=self.registry
         )

@@ -1,18 +1,15 @@
-"""Serves an engine's metrics to Prometheus: what its programs counted, and how busy it is now."""
+"""How busy an engine is, for Prometheus."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
-from prometheus_client import Metric, start_http_server
+from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
 from parrot_engine.programs.table import Programs
 from parrot_engine.programs.tools import Tools
-from parrot_runtime import errors
-from parrot_runtime.errors import Fault
 
 
 class Gauges(Collector):
@@ -46,31 +43,3 @@ class Gauges(Collector):
         names = ("engine_id", "model", "dtype", "backend", "backend_version", "attention", "version")
         found = {name: str(getattr(made, name)) for name in names}
         return InfoMetricFamily("parrot_engine", "What is served, with what", value=found)
-
-
-@contextmanager
-def serve_metrics(address: str, engine_id: str, programs: Programs, tools: Tools) -> Iterator[None]:
-    """Serves them within the block; an empty address serves none.
-
-    Raises:
-        Fault: `invalid_request`, when the address can't be used.
-    """
-    if not address:
-        yield
-        return
-    host, _, port = address.rpartition(":")
-    tools.meters.registry.register(Gauges(engine_id, programs, tools))
-    try:
-        server, thread = start_http_server(int(port), host or "127.0.0.1", tools.meters.registry)
-    except (ValueError, OSError, OverflowError) as error:
-        raise Fault(
-            errors.INVALID_REQUEST,
-            f"metrics can't be served at {address!r} ({error}); give a free host:port",
-            field="metrics_address",
-        ) from None
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

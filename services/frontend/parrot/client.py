@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from parrot.connections import pool
-from parrot.errors import RequestRefused, ServerUnavailable
+from parrot.errors import ParrotError, RequestRefused, ServerUnavailable
 from parrot.trace import Trace
 
 if TYPE_CHECKING:
@@ -32,7 +32,11 @@ PASSING: Final = frozenset({_TOO_MANY, 502, 503, 504})
 
 
 class Backoff:
-    """Pauses that double, from 0.1 s to 2 s, until `budget_s` has passed without `progress`."""
+    """Pauses that double, from 0.1 s to 2 s, until `budget_s` have passed since the first failure.
+
+    What a try took that went on for long and then failed, such as a wait, counts for nothing at first: there
+    is always another. Later ones count, unless their connection held for longer than the budget and broke.
+    """
 
     def __init__(self, budget_s: float) -> None:
         self._budget_s = budget_s
@@ -41,19 +45,25 @@ class Backoff:
     def progress(self) -> None:
         """Starts anew."""
         self._pause_s = 0.1
-        self._until = time.monotonic() + self._budget_s
+        self._until: float | None = None
+        self._tried_at = time.monotonic()
 
-    async def pause(self, cause: Exception, at_least_s: float = 0.0) -> None:
+    async def pause(self, cause: ParrotError, at_least_s: float = 0.0) -> None:
         """Waits before the next try.
 
         Raises:
             The cause, when there is to be no next try.
         """
+        now = time.monotonic()
+        broke = isinstance(cause, ServerUnavailable) and not cause.silent
+        if self._until is None or (broke and now > self._tried_at + self._budget_s):
+            self._until = now + self._budget_s
         pause_s = max(self._pause_s, at_least_s)
-        if time.monotonic() + pause_s > self._until:
+        if now + pause_s > self._until:
             raise cause
         await asyncio.sleep(pause_s)
         self._pause_s = min(2 * self._pause_s, 2.0)
+        self._tried_at = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +213,7 @@ class Client:
             f"the Parrot server at {self.url} can't be reached ({type(error).__name__}: {error}); "
             "is it running ('parrot up'), and is PARROT_URL right?",
             sent=not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)),
+            silent=isinstance(error, httpx.TimeoutException),
         )
 
 

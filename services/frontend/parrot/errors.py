@@ -48,11 +48,13 @@ class ServerUnavailable(ParrotError, ConnectionError):
 
     Attributes:
         sent: whether what was asked may have reached it all the same.
+        silent: it said nothing for as long as was waited, rather than that the connection broke.
     """
 
-    def __init__(self, message: str, *, sent: bool = True) -> None:
+    def __init__(self, message: str, *, sent: bool = True, silent: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
+        self.silent = silent
 
 
 class RequestRefused(ParrotError):

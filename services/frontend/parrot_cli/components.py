@@ -13,9 +13,10 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from parrot_cli.child import Spec
-from parrot_cli.options import SANDBOX, Backend, UpOptions
+from parrot_cli.options import GATEWAY, SANDBOX, Backend, UpOptions
 from parrot_proto.manager.v1 import manager_pb2, manager_pb2_grpc
 from parrot_runtime import rpc
+from parrot_runtime.tls import Tls
 
 PROBE_S = 2.0
 
@@ -43,14 +44,20 @@ class Services:
 
     def migrations(self) -> Spec:
         """Brings the database's schema to what the manager expects, and ends."""
-        return self._spec("migrations", "parrot_manager", [*self._manager_flags, "--migrate"])
+        flags = [*self._manager_flags, "--migrate"]
+        return self._spec("migrations", "parrot_manager", flags, monitor="")
 
     def manager(self, manager_id: str) -> Spec:
         """A manager; it drains before it stops, while the engines still run."""
         listen = ["--listen", self._addresses.managers[manager_id], "--manager-id", manager_id]
         name = f"manager {manager_id}" if len(self._addresses.managers) > 1 else "manager"
         return self._spec(
-            name, "parrot_manager", [*self._manager_flags, *listen], stop_within_s=30, stop_stage=1
+            name,
+            "parrot_manager",
+            [*self._manager_flags, *listen],
+            monitor=self._options.monitor(manager_id),
+            stop_within_s=30,
+            stop_stage=1,
         )
 
     def engine(self, engine_id: str) -> Spec:
@@ -65,7 +72,9 @@ class Services:
         ]
         if options.backend is Backend.VLLM and engine_id != SANDBOX:
             flags += ["--model", options.model, "--dtype", options.dtype.value]
-        return self._spec(f"engine {engine_id}", "parrot_engine", flags, stop_within_s=40, stop_stage=2)
+        monitor = self._options.monitor(engine_id)
+        name = f"engine {engine_id}"
+        return self._spec(name, "parrot_engine", flags, monitor=monitor, stop_within_s=40, stop_stage=2)
 
     def gateway(self) -> Spec:
         """The gateway."""
@@ -75,7 +84,8 @@ class Services:
             *("--manager-address", self._addresses.manager_address),
             *(("--keys",) if self._options.keys else ()),
         ]
-        return self._spec("gateway", "parrot_gateway", flags, stop_within_s=15, stop_stage=0)
+        monitor = self._options.monitor(GATEWAY)
+        return self._spec("gateway", "parrot_gateway", flags, monitor=monitor, stop_within_s=15)
 
     @property
     def _manager_flags(self) -> list[str]:
@@ -85,9 +95,18 @@ class Services:
         ]
 
     def _spec(
-        self, name: str, module: str, flags: Sequence[str], stop_within_s: float = 10, stop_stage: int = 0
+        self,
+        name: str,
+        module: str,
+        flags: Sequence[str],
+        *,
+        monitor: str,
+        stop_within_s: float = 10,
+        stop_stage: int = 0,
     ) -> Spec:
         common = ["--nats-url", self._addresses.nats_url, "--log-level", self._options.log_level.value]
+        # Said in any case: one address in the environment would be that of all of them.
+        common += ["--metrics-address", monitor]
         if self._options.otlp_endpoint:
             common += ["--otlp-endpoint", self._options.otlp_endpoint]
         command = [sys.executable, "-m", module, *flags, *common, "--log-format", "json"]
@@ -97,9 +116,10 @@ class Services:
 class Probe:
     """Asks the services whether they are ready."""
 
-    def __init__(self, manager_addresses: Sequence[str], gateway_url: str) -> None:
+    def __init__(self, manager_addresses: Sequence[str], gateway_url: str, tls: Tls | None = None) -> None:
+        """`tls`: what the services are told of by the environment, too."""
         self._first = manager_addresses[0]
-        self._channels = {address: rpc.channel(address) for address in manager_addresses}
+        self._channels = {address: rpc.channel(address, tls) for address in manager_addresses}
         self._listening: set[str] = set()
         self._http = httpx.AsyncClient(base_url=gateway_url, timeout=PROBE_S, trust_env=False)
 

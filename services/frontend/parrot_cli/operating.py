@@ -1,6 +1,8 @@
 """What operators ask of the managers themselves: the commands that make keys and set limits.
 
 Whoever reaches a manager's address may do so: that address belongs in no network but the servers' own.
+Where managers have certificates, the operator needs one too, of the name `operator`: its files are named
+by the same variables as a service's (PARROT_TLS_CERT, PARROT_TLS_KEY, PARROT_TLS_CA).
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from parrot_cli.datadir import announced_managers, default_data_dir
-from parrot_cli.failing import PROBLEM, REFUSED, UNREACHABLE, CommandError
+from parrot_cli.failing import PROBLEM, REFUSED, UNREACHABLE, WRONG_USE, CommandError
 
 if TYPE_CHECKING:
     from parrot_runtime.errors import Fault
+    from parrot_runtime.tls import Tls
 
 ASK_S: Final = 60.0
 """Counting what a tenant has stored may take long."""
@@ -59,8 +62,9 @@ class Operator:
         from parrot_runtime import errors, rpc
 
         fault: Fault | None = None
+        tls = _tls()
         for address in rpc.addresses_of(self._address):
-            with grpc.insecure_channel(address, options=rpc.OPTIONS) as channel:
+            with rpc.blocking_channel(address, tls) as channel:
                 stub: Any = TenantServiceStub(channel)
                 try:
                     return getattr(stub, method)(request, timeout=ASK_S)
@@ -68,12 +72,31 @@ class Operator:
                     fault = rpc.fault_of(error, "manager")  # type: ignore[arg-type]
             if fault.kind is not errors.UNAVAILABLE:
                 break
-        raise self._refusal(fault)
+        raise self._refusal(fault, tls)
 
-    def _refusal(self, fault: Fault | None) -> CommandError:
-        from parrot_runtime import errors
+    def _refusal(self, fault: Fault | None, tls: Tls | None) -> CommandError:
+        from parrot_runtime import errors, rpc
+        from parrot_runtime.tls_trouble import look
 
         if fault is None or fault.kind is errors.UNAVAILABLE:
-            return CommandError(f"no manager can be reached at {self._address}; is it running?", UNREACHABLE)
+            whys = (look(address, tls) for address in rpc.addresses_of(self._address))
+            why = next(filter(None, whys), "is it running?")
+            return CommandError(f"no manager can be reached at {self._address}; {why}", UNREACHABLE)
         problem = {"type": PROBLEM + fault.kind.type, "detail": fault.message, "field": fault.field}
         return CommandError(fault.message, REFUSED, problem)
+
+
+def _tls() -> Tls | None:
+    """The operator's certificate, if one is named.
+
+    Raises:
+        CommandError: its files can't be used.
+    """
+    from parrot_runtime.errors import Fault
+    from parrot_runtime.settings import ServiceSettings
+    from parrot_runtime.tls import Tls
+
+    try:
+        return Tls.of(ServiceSettings.load([]))
+    except Fault as fault:
+        raise CommandError(fault.message, WRONG_USE) from None

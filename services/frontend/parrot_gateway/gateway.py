@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
@@ -14,6 +14,7 @@ from starlette.types import Scope
 from parrot_gateway.closing import Closing
 from parrot_gateway.doors.door import TENANT_SCOPE
 from parrot_gateway.manager_client import ManagerClient
+from parrot_gateway.metrics import GatewayMetrics
 from parrot_gateway.settings import GatewaySettings
 from parrot_gateway.watch import Watch, watching, watching_accepted
 from parrot_proto.manager.v1 import manager_pb2
@@ -35,6 +36,7 @@ class Gateway:
     feeds: Feeds
     closing: Closing
     logs: SessionLogs
+    metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
 
     @property
     def tenant(self) -> str:

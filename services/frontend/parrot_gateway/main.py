@@ -19,6 +19,8 @@ from parrot_gateway.doors.door import Admission
 from parrot_gateway.gateway import DEFAULT_TENANT, Gateway
 from parrot_gateway.manager_client import ManagerClient
 from parrot_gateway.managers import Managers
+from parrot_gateway.metrics import GatewayMetrics
+from parrot_gateway.readiness import reasons
 from parrot_gateway.session_events import stored_values
 from parrot_gateway.session_news import renderer
 from parrot_gateway.settings import GatewaySettings
@@ -26,6 +28,8 @@ from parrot_runtime import errors, rpc
 from parrot_runtime.errors import Fault
 from parrot_runtime.hosts import is_loopback
 from parrot_runtime.lifecycle import Stop, run_service
+from parrot_runtime.monitor import Monitor, monitored
+from parrot_runtime.tls import Tls
 from parrot_runtime.values.bus import connected
 from parrot_runtime.values.reader import Feeds
 from parrot_runtime.values.session_log import SessionLogs
@@ -55,18 +59,31 @@ async def serve(settings: GatewaySettings, stop: Stop, on_ready: Callable[[str],
             `invalid_request`: others are let in without keys.
     """
     _check_door(settings)
+    async with monitored(settings.metrics_address, "gateway") as monitor:
+        await _serve(settings, stop, on_ready, monitor)
+
+
+async def _serve(
+    settings: GatewaySettings, stop: Stop, on_ready: Callable[[str], None] | None, monitor: Monitor
+) -> None:
+    tls, metrics = Tls.of(settings), GatewayMetrics(monitor.registry)
     with _listening(settings.host, settings.port, settings.unread_s) as listener:
         addresses = rpc.addresses_of(settings.manager_address)
-        managers = Managers(addresses, settings.takeover_wait_s)
+        managers = Managers(addresses, settings.takeover_wait_s, tls, metrics.asked)
+        monitor.starting("no manager answers yet")
         try:
-            await rpc.wait_any_ready(addresses, "manager", settings.connect_timeout_s)
-            async with connected(settings.nats_url, "parrot-gateway", settings.connect_timeout_s) as bus:
+            await rpc.wait_any_ready(addresses, "manager", settings.connect_timeout_s, tls)
+            monitor.starting("NATS is not connected yet")
+            async with connected(
+                settings.nats_url, "parrot-gateway", settings.connect_timeout_s, tls=tls, role="gateway"
+            ) as bus:
                 client = ManagerClient(managers, DEFAULT_TENANT)
                 logs = SessionLogs(bus, renderer, stored_values(client))
-                gateway = Gateway(settings, client, bus, Feeds(bus), Closing(), logs)
+                gateway = Gateway(settings, client, bus, Feeds(bus), Closing(), logs, metrics)
+                monitor.watch_bus(bus)
                 admission = admission_of(gateway)
                 try:
-                    await _serve_http(gateway, admission, listener, stop, on_ready)
+                    await _serve_http(gateway, admission, listener, stop, on_ready=on_ready, monitor=monitor)
                 finally:
                     await admission.close()
         finally:
@@ -78,7 +95,9 @@ async def _serve_http(
     admission: Admission,
     listener: socket.socket,
     stop: Stop,
+    *,
     on_ready: Callable[[str], None] | None,
+    monitor: Monitor,
 ) -> None:
     settings = gateway.settings
     server = _Server(
@@ -88,7 +107,7 @@ async def _serve_http(
             access_log=False,
             lifespan="off",
             ws="none",
-            http=impatient_protocol(settings.head_s),
+            http=impatient_protocol(settings.head_s, on_timed_out=gateway.metrics.reader_cut),
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=settings.stop_s,
@@ -107,6 +126,7 @@ async def _serve_http(
             host=settings.host,
         )
     stop.begun()
+    monitor.ready_when(lambda: _reasons(gateway, server))
     log.info("ready", url=url)
     if on_ready is not None:
         on_ready(url)
@@ -114,8 +134,13 @@ async def _serve_http(
     stopping.cancel()
     log.info("stopping")
     gateway.closing.begin()
+    gateway.manager.hurry()
     server.should_exit = True
     await serving
+
+
+async def _reasons(gateway: Gateway, server: _Server) -> list[str]:
+    return await reasons(gateway) if server.started else ["it does not listen yet"]
 
 
 class _Server(uvicorn.Server):

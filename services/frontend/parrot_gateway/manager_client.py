@@ -36,6 +36,10 @@ class ManagerClient:
         """The same managers, asked as another tenant."""
         return ManagerClient(self._managers, tenant)
 
+    def hurry(self) -> None:
+        """Nothing waits any more for a manager that can be asked."""
+        self._managers.hurry()
+
     async def create_session(
         self,
         label: str,
@@ -279,6 +283,10 @@ class ManagerClient:
             "ListModels", pb.ListModelsRequest(), timeout_s, shard=None
         )
         return list(answer.models)
+
+    async def check_health(self, timeout_s: float) -> None:
+        """Returns if a manager says that it serves."""
+        await self._managers.check_health(timeout_s)
 
     async def list_engines(self) -> list[pb.Engine]:
         """The engines the managers know."""

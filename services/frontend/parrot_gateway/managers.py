@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,12 +19,15 @@ import grpc
 import structlog
 from grpc import aio
 
+from parrot_gateway.certificate import Certificate, refused
+from parrot_gateway.health import check_any
 from parrot_proto.manager.v1 import manager_pb2 as pb
 from parrot_proto.manager.v1 import tenants_pb2
 from parrot_proto.manager.v1.manager_pb2_grpc import ManagerServiceStub
 from parrot_proto.manager.v1.tenants_pb2_grpc import TenantServiceStub
-from parrot_runtime import errors, rpc
+from parrot_runtime import errors, rpc, skew
 from parrot_runtime.errors import Fault
+from parrot_runtime.tls import Tls
 
 LIST_S: Final = 1.0
 SHORTEST_PAUSE_S: Final = 0.05
@@ -44,6 +47,10 @@ _STUBS: Final[dict[str, Any]] = {
 }
 
 log = structlog.get_logger()
+
+
+def unobserved(method: str, seconds: float) -> None:
+    """Nobody is told."""
 
 
 class ElsewhereError(Exception):
@@ -72,8 +79,19 @@ class Tries:
 class Managers:
     """Asks the manager whose a session is."""
 
-    def __init__(self, addresses: Sequence[str], patience_s: float) -> None:
-        """`patience_s`: how long what is asked waits for a manager that can be asked."""
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        patience_s: float,
+        tls: Tls | None = None,
+        observe: Callable[[str, float], None] = unobserved,
+    ) -> None:
+        """`patience_s`: how long what is asked waits for a manager that can be asked.
+
+        `observe`: told what was asked, and how long the answer took.
+        """
+        self._observe = observe
+        self._certificate = Certificate(tls)
         self._patience_s = patience_s
         self._given = tuple(addresses)
         self._known = self._given
@@ -91,6 +109,10 @@ class Managers:
     def connected(self) -> set[str]:
         """The addresses to which a connection is kept."""
         return set(self._channels)
+
+    def hurry(self) -> None:
+        """From here on nothing waits for a manager that can be asked: the gateway stops."""
+        self._patience_s = 0.0
 
     async def close(self) -> None:
         """Hangs up."""
@@ -124,7 +146,30 @@ class Managers:
             Fault: the manager's; `unavailable`, when none could be asked.
         """
         began = time.monotonic()
-        patience_s = min(self._patience_s, timeout_s) if patient else 0.0
+        try:
+            return await self._ask(began, method, request, timeout_s, shard, patient=patient, tries=tries)
+        finally:
+            self._observe(method, time.monotonic() - began)
+
+    async def check_health(self, timeout_s: float) -> None:
+        """Returns if a manager says that it serves.
+
+        Raises:
+            Fault: `unavailable`, with what they say instead.
+        """
+        await check_any({address: self._channel(address) for address in self._known}, timeout_s)
+
+    async def _ask(
+        self,
+        began: float,
+        method: str,
+        request: Any,
+        timeout_s: float,
+        shard: int | None,
+        *,
+        patient: bool,
+        tries: Tries | None,
+    ) -> Any:
         pause_s = SHORTEST_PAUSE_S
         while True:
             if time.monotonic() >= self._looked_at + LOOK_AGAIN_S:
@@ -135,6 +180,7 @@ class Managers:
                 failed, rounds = error, self._rounds
             if tries is not None:
                 tries.unsure += 1
+            patience_s = min(self._patience_s, timeout_s) if patient else 0.0
             if time.monotonic() + pause_s > began + patience_s:
                 self._refresh_soon(rounds, failed.address)
                 raise failed.fault
@@ -154,6 +200,8 @@ class Managers:
             return await call
         except aio.AioRpcError as error:
             fault = rpc.fault_of(error, "manager")
+            if fault.kind is errors.FORBIDDEN:
+                raise refused(address, fault) from None
             if fault.kind is errors.WRONG_MANAGER:
                 why = "the session is being taken over by another manager; try again"
                 raise ElsewhereError(Fault(errors.UNAVAILABLE, why, retry_after_ms=1000), address) from None
@@ -172,6 +220,8 @@ class Managers:
                 return
             self._rounds += 1
             self._looked_at = time.monotonic()
+            if self._certificate.changed():
+                self._hang_up(all_of_them=True)
             for address in sorted(self._candidates(), key=doubted.__eq__):
                 if await self._learn(address):
                     self._told = True
@@ -194,16 +244,19 @@ class Managers:
             )
         except aio.AioRpcError as error:
             log.debug("manager not asked", address=address, code=error.code().name)
+            self._spawn(self._certificate.explain(address), f"why not {address}")
             return False
+        skew.note("manager", answer.parrot_version)
         self._homes = {shard: found.address for found in answer.managers for shard in found.shards}
         named = dict.fromkeys(found.address for found in answer.managers)
         self._known = tuple(named) or self._given
         self._hang_up()
         return True
 
-    def _hang_up(self) -> None:
-        """Lets go of managers that are no more; what was asked of them may still be answered."""
-        for address in self._channels.keys() - {*self._known, *self._given}:
+    def _hang_up(self, *, all_of_them: bool = False) -> None:
+        """Lets go of managers that are no more, or of all; what was asked of them may still be answered."""
+        kept = set() if all_of_them else {*self._known, *self._given}
+        for address in self._channels.keys() - kept:
             channel = self._channels.pop(address)
             self._spawn(channel.close(grace=HANG_UP_S), f"hang up on {address}")
 
@@ -232,7 +285,7 @@ class Managers:
     def _channel(self, address: str) -> aio.Channel:
         found = self._channels.get(address)
         if found is None:
-            found = self._channels[address] = rpc.channel(address)
+            found = self._channels[address] = rpc.channel(address, self._certificate.tls)
         return found
 
 

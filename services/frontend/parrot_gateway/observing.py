@@ -8,8 +8,10 @@ from typing import Any
 import structlog
 from opentelemetry import context as otel_context
 from opentelemetry.trace import SpanKind, Status, StatusCode
+from prometheus_client import Gauge
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from parrot_gateway.metrics import GatewayMetrics
 from parrot_gateway.problems import answer_of
 from parrot_runtime import errors, telemetry
 from parrot_runtime.errors import Fault
@@ -23,8 +25,9 @@ _QUIET = {"/healthz", "/readyz"}
 class Observed:
     """ASGI middleware: continues the client's trace, logs, and answers what nothing else caught."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -33,11 +36,17 @@ class Observed:
         headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
         began = time.monotonic()
         status = 0
+        stream: Gauge | None = None
 
         async def watched_send(message: Message) -> None:
-            nonlocal status
+            nonlocal status, stream
             if message["type"] == "http.response.start":
                 status = message["status"]
+                self._metrics.answered(_route(scope), time.monotonic() - began)
+                if _is_stream(message):
+                    stream = self._metrics.opened(_route(scope))
+            elif stream is not None:
+                self._metrics.sent(len(message.get("body", b"")))
             await send(message)
 
         token = otel_context.attach(telemetry.extract(headers))
@@ -52,12 +61,27 @@ class Observed:
                 _describe(span, scope, status)
         finally:
             otel_context.detach(token)
+            if stream is not None:
+                stream.dec()
+            self._metrics.over(_route(scope), scope["method"], status, _problem(scope))
             _log(scope, status, time.monotonic() - began, telemetry.trace_id_of(headers))
 
     async def _answer(self, status: int, scope: Scope, receive: Receive, send: Send) -> None:
         if not status:
             fault = Fault(errors.INTERNAL, "an unexpected error; the gateway's log has it")
             await answer_of(scope["path"], fault)(scope, receive, send)
+
+
+def _is_stream(start: Message) -> bool:
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in start["headers"]
+    )
+
+
+def _problem(scope: Scope) -> str:
+    fault = scope.get("parrot.fault")
+    return fault.kind.type if isinstance(fault, Fault) else ""
 
 
 def _route(scope: Scope) -> str:
@@ -85,8 +109,8 @@ def _describe(span: Any, scope: Scope, status: int) -> None:
 def _log(scope: Scope, status: int, seconds: float, trace_id: str) -> None:
     route = _route(scope)
     quiet = route in _QUIET and status < 400
-    fault = scope.get("parrot.fault")
-    fields: dict[str, object] = {"problem": fault.kind.type} if isinstance(fault, Fault) else {}
+    problem = _problem(scope)
+    fields: dict[str, object] = {"problem": problem} if problem else {}
     if session_id := _session_of(scope):
         fields["session_id"] = session_id
     if trace_id:

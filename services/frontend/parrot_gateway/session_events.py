@@ -141,6 +141,7 @@ class _Reader:
         except GatewayClosing:
             yield RECONNECT
         except LaggingError:
+            self._gateway.metrics.reader_cut()
             yield event_block("error", problem_of(_too_slow(self._session_id)))
         except Fault as fault:
             yield event_block("error", problem_of(fault))

@@ -60,6 +60,11 @@ class Watch(Protocol):
     variable: manager_pb2.Variable
     """As the manager last told."""
 
+    @property
+    def end(self) -> Ended | None:
+        """Its end, as soon as that is known; `variable` has not ended before."""
+        ...
+
     async def next(self, timeout_s: float) -> Chunk | Ended | None:
         """What comes next: text, the end, or None when nothing came within `timeout_s`.
 
@@ -126,6 +131,10 @@ class _Known:
         self._rest = data[offset_bytes:].decode()
         self._offset_bytes = offset_bytes
 
+    @property
+    def end(self) -> Ended | None:
+        return self._end
+
     async def next(self, timeout_s: float) -> Chunk | Ended | None:
         rest, self._rest = self._rest, ""
         return Chunk(self._offset_bytes, rest) if rest else self._end
@@ -152,9 +161,13 @@ class _Live:
         self._recheck_s = recheck_s
         self._pause_s = min(FIRST_RECHECK_S, recheck_s)
         self._recheck_at = 0.0
-        self._reconnects = feed.reconnects
+        self._breaks = feed.breaks
         self._heard: FinalRecord | None = None
         self._end: Ended | None = None
+
+    @property
+    def end(self) -> Ended | None:
+        return self._end
 
     async def next(self, timeout_s: float) -> Chunk | Ended | None:
         deadline = time.monotonic() + timeout_s
@@ -191,7 +204,7 @@ class _Live:
         self._recheck_at = time.monotonic() + self._pause_s
         # A variable that was silent for long is likely to be so for longer.
         self._pause_s = min(max(2 * self._pause_s, self._recheck_s), LONGEST_RECHECK_S)
-        self._reconnects = self._feed.reconnects
+        self._breaks = self._feed.breaks
         got = await self._manager.get_variable(self._session_id, self.variable.id, patient=patient)
         self.variable = got.variable
         if got.variable.state in ENDS:
@@ -210,7 +223,7 @@ class _Live:
         if news is not None:
             self._heard = news.record
             return self._end
-        if time.monotonic() >= self._recheck_at or self._feed.reconnects != self._reconnects:
+        if time.monotonic() >= self._recheck_at or self._feed.breaks != self._breaks:
             await self._try(self.refresh())
         return None
 
@@ -236,14 +249,15 @@ class _Live:
         got = await self._manager.get_variable(
             self._session_id, self.variable.id, with_value=False, wait_s=wait_s, patient=False
         )
-        self.variable = got.variable
         if got.variable.state not in ENDS:
+            self.variable = got.variable
             return
         ready = got.variable.state == common_pb2.VARIABLE_STATE_READY
         heard = self._heard.text if self._heard is not None else None
         if ready and heard is None:
             await self.refresh()
         else:
+            self.variable = got.variable
             self._end = Ended(got.variable, heard if ready else None, got.usage)
 
     async def _try(self, asking: Awaitable[None]) -> None:

@@ -121,6 +121,7 @@ class Effects:
                 self._shell.apply(AttemptFailed(ref, Failure.of(fault.kind, fault.message)))
             else:
                 link.send(engine_pb2.AttachResponse(run=program))
+                self._shell.metrics.dispatched(command.call)
 
     async def _publish_stored(self, command: PublishStored) -> None:
         session_id, variable = command.session_id, command.variable

@@ -56,12 +56,16 @@ class Keeper:
     The lease counts from the moment before each renewal was sent, by this process's own clock: it is
     over here before it is over in the store. What the manager does to others is held back then
     (`valid`), until the lease is renewed or the shards are known to be lost.
+
+    Attributes:
+        takeovers: how many shards were claimed that a manager which is gone had not given back.
     """
 
     def __init__(
         self, leases: Leases, me: Member, host: Host, tasks: Tasks, *, lease_s: float, renew_s: float
     ) -> None:
         self.shards = Shards()
+        self.takeovers = 0
         self._leases = leases
         self._me = me
         self._host = host
@@ -231,6 +235,7 @@ class Keeper:
         free = set(standing.vacant()) if now_s() >= self._claims_from_s else set()
         wanted = sorted((free | own) - self._moving)[:wants]
         claimed = await self._leases.claim(self._me, wanted) if wanted else {}
+        self.takeovers += len(claimed.keys() & standing.left_behind(self._me.id))
         self.shards.hold(claimed)
         return claimed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 
 from parrot_manager.core.model import Engine
@@ -22,6 +23,8 @@ class EngineLink:
         closed: set when the stream is to end.
         refusal: what it is ended with, when the engine is not to attach again.
         parting: it said that it leaves, or says nothing any more: it is not expected back.
+        leaves: it said so itself.
+        heard_s: when something was heard of it, by the monotonic clock.
         heartbeat: what the engine last said of itself.
     """
 
@@ -35,6 +38,8 @@ class EngineLink:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: Fault | None = None
     parting: bool = False
+    leaves: bool = False
+    heard_s: float = field(default_factory=time.monotonic)
     heartbeat: engine_pb2.Heartbeat = field(default_factory=engine_pb2.Heartbeat)
 
     @property

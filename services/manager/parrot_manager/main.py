@@ -9,9 +9,12 @@ import structlog
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from parrot_manager.callers import ALLOWED
 from parrot_manager.claims import Claims
 from parrot_manager.deleting import Deleting
+from parrot_manager.gauges import Gauges
 from parrot_manager.intake import Intake
+from parrot_manager.metrics import ManagerMetrics
 from parrot_manager.openings import Openings
 from parrot_manager.servicers.engine_control import EngineControlServicer
 from parrot_manager.servicers.manager import ManagerServicer
@@ -24,8 +27,12 @@ from parrot_manager.views import Views
 from parrot_proto.engine.v1 import engine_pb2_grpc
 from parrot_proto.manager.v1 import manager_pb2_grpc, tenants_pb2_grpc
 from parrot_runtime import errors, rpc
+from parrot_runtime.callers import Callers
 from parrot_runtime.errors import Fault
 from parrot_runtime.lifecycle import Stop, run_service
+from parrot_runtime.monitor import Monitor, monitored
+from parrot_runtime.monitor.rpcs import ObservedRpcs
+from parrot_runtime.tls import Tls
 from parrot_runtime.values import bus
 
 COLLECT = (5_000, 10, 50)
@@ -62,8 +69,12 @@ async def serve(settings: ManagerSettings, stop: Stop) -> None:
         Fault: `unavailable`, when Postgres or NATS is not there in time or not fit, or the address
             can't be listened on.
     """
-    await schema.check(settings.postgres_url, settings.connect_timeout_s)
-    await serve_store(settings, stop, postgres.opened(settings.postgres_url, settings.store_deadline_s))
+    async with monitored(settings.metrics_address, "manager") as monitor:
+        metrics = ManagerMetrics(monitor.registry)
+        monitor.starting("Postgres was not found fit yet")
+        await schema.check(settings.postgres_url, settings.connect_timeout_s)
+        opening = postgres.opened(settings.postgres_url, settings.store_deadline_s, observer=metrics)
+        await _serve(settings, stop, opening, monitor, metrics)
 
 
 async def serve_store(
@@ -74,17 +85,40 @@ async def serve_store(
     Raises:
         Fault: `unavailable`, as there.
     """
+    async with monitored(settings.metrics_address, "manager") as monitor:
+        await _serve(settings, stop, opening, monitor, ManagerMetrics(monitor.registry))
+
+
+async def _serve(
+    settings: ManagerSettings,
+    stop: Stop,
+    opening: AbstractAsyncContextManager[Store],
+    monitor: Monitor,
+    metrics: ManagerMetrics,
+) -> None:
     # Before anyone is told of this manager: a second one at the same address must not be heard of.
-    server = listening(settings.listen)
+    tls = Tls.of(settings)
+    server = listening(settings.listen, tls, ObservedRpcs(metrics.rpc))
+    monitor.starting("NATS is not connected, or the first shards are not loaded yet")
     async with (
         opening as store,
-        bus.connected(settings.nats_url, "parrot-manager", settings.connect_timeout_s) as values,
-        running(settings, store, values) as shell,
+        bus.connected(
+            settings.nats_url,
+            "parrot-manager",
+            settings.connect_timeout_s,
+            replicas=settings.stream_replicas,
+            tls=tls,
+            role=bus.MANAGER,
+        ) as values,
+        running(settings, store, values, metrics) as shell,
     ):
+        monitor.watch_bus(values)
+        monitor.registry.register(Gauges(shell))
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         add_services(server, shell, healthy)
         await server.start()
         shell.tasks.spawn(tell_health(shell, healthy), "health")
+        monitor.ready_when(lambda: reasons(shell, values, stop))
         stop.begun()
         log.info("ready", listen=settings.listen, manager_id=settings.manager_id)
         await stop.wait()
@@ -92,6 +126,18 @@ async def serve_store(
         await shell.drain()
         await server.stop(GRACE_S)
     log.info("stopped")
+
+
+async def reasons(shell: Shell, values: bus.Bus, stop: Stop) -> list[str]:
+    """Why this manager is not the one to ask; nothing: it is."""
+    found: list[str] = []
+    if stop.is_set():
+        found.append("it is told to stop: its sessions go to the others")
+    if not shell.keeper.valid:
+        found.append("its lease has run out: Postgres can't be reached")
+    if not values.client.is_connected:
+        found.append("the bus (NATS) can't be reached")
+    return found
 
 
 async def tell_health(shell: Shell, healthy: health.aio.HealthServicer) -> None:  # type: ignore[name-defined]
@@ -105,15 +151,18 @@ async def tell_health(shell: Shell, healthy: health.aio.HealthServicer) -> None:
         await shell.keeper.changed(HEALTH_S)
 
 
-def listening(address: str) -> aio.Server:
-    """A server without services, bound to an address.
+def listening(address: str, tls: Tls | None = None, *outer: aio.ServerInterceptor) -> aio.Server:  # type: ignore[type-arg]
+    """A server without services, bound to an address; with `tls`, for clients that show who they are.
+
+    Args:
+        outer: interceptors that see how its RPCs end.
 
     Raises:
         Fault: `unavailable`, when the address is taken or is none.
     """
-    server = rpc.server()
+    server = rpc.server(*outer, *(() if tls is None else (Callers(ALLOWED),)))
     try:
-        port = server.add_insecure_port(address)
+        port = rpc.listen(server, address, tls)
     except RuntimeError:
         port = 0
     if not port:

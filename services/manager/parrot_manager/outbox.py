@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from parrot_manager.core.commands import Cancel, Changes, Command, Effect, Persist
+from parrot_manager.outboxes import Unstored
 from parrot_manager.store.base import Store, refused
 from parrot_manager.store.retry import TROUBLE
 from parrot_manager.tasks import Tasks
@@ -36,6 +37,7 @@ class Outbox:
         allowed: returns once effects may be carried out.
         lost: told of the session and epoch for which the store refused a commit: the shard is another
             manager's.
+        unstored: told of commits that are under way.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Outbox:
         epoch: int,
         allowed: Callable[[], Awaitable[None]],
         lost: Callable[[str, int], None],
+        unstored: Unstored | None = None,
     ) -> None:
         self._session_id = session_id
         self._store = store
@@ -60,6 +63,7 @@ class Outbox:
         self._epoch = epoch
         self._allowed = allowed
         self._lost = lost
+        self._unstored = unstored if unstored is not None else Unstored()
         self._closed = False
         self._pending: list[Command] = []
         self._effects: deque[Effect] = deque()
@@ -124,7 +128,11 @@ class Outbox:
             put = self._put
             changes = merge([command.changes for command in batch if isinstance(command, Persist)])
             if changes != Changes():
-                await self._commit(changes)
+                self._unstored.begin(self._session_id)
+                try:
+                    await self._commit(changes)
+                finally:
+                    self._unstored.end(self._session_id)
                 if self._closed:
                     break
                 self._committed(changes)

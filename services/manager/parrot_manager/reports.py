@@ -53,7 +53,7 @@ class Reports:
             streaming = message.streaming
             self._shell.apply(AttemptStreaming(from_ref(streaming.ref), streaming.variable_id))
         elif kind == "draining":
-            link.parting = True
+            link.parting = link.leaves = True
             self._shell.apply(EngineDraining(link.engine.id, link.engine.epoch))
         elif kind == "contexts":
             self._take_contexts(link, message.contexts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -29,7 +30,9 @@ from parrot_manager.handover import Handover
 from parrot_manager.history import Recorder
 from parrot_manager.leases import Keeper
 from parrot_manager.links import Links
+from parrot_manager.metrics import ManagerMetrics
 from parrot_manager.outbox import Outbox
+from parrot_manager.outboxes import Outboxes, Unstored
 from parrot_manager.settings import ManagerSettings
 from parrot_manager.shards import Shards
 from parrot_manager.spans import CallSpans
@@ -46,6 +49,7 @@ from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.ids import shard_of
 from parrot_runtime.values.bus import Bus
+from parrot_runtime.version import parrot_version
 
 FORGET_AGAIN_MS: Final = 1_000
 FLUSH_S: Final = 5.0
@@ -55,10 +59,12 @@ log = structlog.get_logger()
 
 
 @asynccontextmanager
-async def running(settings: ManagerSettings, store: Store, bus: Bus) -> AsyncIterator[Shell]:
+async def running(
+    settings: ManagerSettings, store: Store, bus: Bus, metrics: ManagerMetrics | None = None
+) -> AsyncIterator[Shell]:
     """A manager that serves its shards. Leaving the block stops it where it stands."""
     async with asyncio.TaskGroup() as group:
-        shell = Shell(settings, store, Values(bus), Tasks(group))
+        shell = Shell(settings, store, Values(bus), Tasks(group), metrics or ManagerMetrics())
         try:
             await shell.keeper.start()
             shell.tasks.spawn(run_upkeep(shell.shards, store, shell.values, settings), "upkeep")
@@ -77,11 +83,14 @@ class Shell:
         stopping: the drain is over; streams that end now mean nothing.
     """
 
-    def __init__(self, settings: ManagerSettings, store: Store, values: Values, tasks: Tasks) -> None:
+    def __init__(
+        self, settings: ManagerSettings, store: Store, values: Values, tasks: Tasks, metrics: ManagerMetrics
+    ) -> None:
         self.settings = settings
         self.store = store
         self.values = values
         self.tasks = tasks
+        self.metrics = metrics
         self.machine = Machine(settings.policy)
         self.me = Member(settings.manager_id, secrets.token_hex(8), settings.address)
         self._handover = Handover(self)
@@ -109,10 +118,11 @@ class Shell:
         self.waiters = Waiters()
         self.timers = Timers(self._on_timer)
         self.locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.unstored = Unstored()
         self.stopping = False
         self._recorder = Recorder(settings.history_file, settings.policy) if settings.history_file else None
         self._effects = Effects(self)
-        self._outboxes: dict[str, Outbox] = {}
+        self._outboxes = Outboxes(self._outbox)
 
     @property
     def shards(self) -> Shards:
@@ -132,18 +142,20 @@ class Shell:
                 manager_id=self.me.id,
                 manager_addresses=dict.fromkeys([self.me.address, *self.shards.standing.addresses]),
                 epochs=epochs,
+                parrot_version=parrot_version(),
             )
         )
 
     def apply(self, event: Event) -> None:
         """Feeds the machine an event, and sets out to do what it commands."""
-        now_ms = clock.now_ms()
+        now_ms, began_s = clock.now_ms(), time.perf_counter()
         commands = self.machine.step(event, now_ms)
+        self.metrics.decided(time.perf_counter() - began_s)
         if self._recorder is not None:
             self._recorder.record(event, now_ms, commands)
         for session_id, group in groupby(commands, key=_session_of):
             if session_id in self.machine.state.sessions:
-                self._outbox(session_id).put(group)
+                self._outboxes.of(session_id).put(group)
             else:
                 # Of a session that is not here, nothing is to be stored first.
                 self._do_now(group)
@@ -159,9 +171,7 @@ class Shell:
         Raises:
             Fault: `unavailable`, when that takes too long.
         """
-        outbox = self._outboxes.get(session_id)
-        if outbox is not None:
-            await outbox.settled(timeout_s or self.settings.store_deadline_s)
+        await self._outboxes.settled(session_id, timeout_s or self.settings.store_deadline_s)
 
     async def quiet(self, session_id: str) -> None:
         """Returns once everything decided about a session is stored, carried out and told.
@@ -169,13 +179,10 @@ class Shell:
         Raises:
             Fault: `unavailable`, when that takes too long.
         """
-        outbox = self._outboxes.get(session_id)
-        if outbox is not None:
-            await outbox.settled(self.settings.store_deadline_s)
+        await self.settled(session_id)
         try:
             async with asyncio.timeout(self.settings.store_deadline_s):
-                if outbox is not None:
-                    await outbox.quiet()
+                await self._outboxes.quiet(session_id)
                 await self.tellings.quiet(session_id)
         except TimeoutError:
             why = "what was decided is not carried out yet; try again"
@@ -188,9 +195,7 @@ class Shell:
             if lock is not None:
                 async with lock:
                     pass
-            outbox = self._outboxes.get(session_id)
-            if outbox is not None:
-                await outbox.quiet()
+            await self._outboxes.quiet(session_id)
 
     def released(self, session_id: str) -> None:
         """Drops what is kept beside a session that left the machine."""
@@ -217,36 +222,30 @@ class Shell:
         self.apply(DrainStarted())
         try:
             async with asyncio.timeout(self.settings.drain_s):
-                while self.machine.state.running_attempts():
-                    await self._quiet()
-                    await asyncio.sleep(0.02)
+                # Without the store their ends can't be recorded: whoever comes finds them at their engines.
+                while self.keeper.valid and self.machine.state.running_attempts():
+                    await self.keeper.changed(0.02)
         except TimeoutError:
             log.warning("calls still run", attempts=self.machine.state.running_attempts())
         try:
             async with asyncio.timeout(FLUSH_S):
-                await self._quiet()
+                await self._outboxes.all_quiet()
         except TimeoutError:
             log.warning("stopped before everything was told; the next start tells it")
 
-    async def _quiet(self) -> None:
-        for outbox in list(self._outboxes.values()):
-            await outbox.quiet()
-
     def _outbox(self, session_id: str) -> Outbox:
-        outbox = self._outboxes.get(session_id)
-        if outbox is None:
-            outbox = self._outboxes[session_id] = Outbox(
-                session_id,
-                self.store,
-                self.tasks,
-                committed=partial(self._on_committed, session_id),
-                cancel=self._effects.cancel,
-                perform=self._effects.perform,
-                epoch=self.shards.held.get(shard_of(session_id), 0),
-                allowed=self.keeper.until_valid,
-                lost=self._on_lost,
-            )
-        return outbox
+        return Outbox(
+            session_id,
+            self.store,
+            self.tasks,
+            committed=partial(self._on_committed, session_id),
+            cancel=self._effects.cancel,
+            perform=self._effects.perform,
+            epoch=self.shards.held.get(shard_of(session_id), 0),
+            allowed=self.keeper.until_valid,
+            lost=self._on_lost,
+            unstored=self.unstored,
+        )
 
     def _on_lost(self, session_id: str, epoch: int) -> None:
         shard = shard_of(session_id)
@@ -262,6 +261,7 @@ class Shell:
         for call in changes.calls:
             if call.state.ended:
                 self.spans.ended(call)
+                self.metrics.ended(call)
         self.waiters.stored(changes)
 
     def _do_now(self, commands: Iterable[Command]) -> None:
@@ -282,14 +282,12 @@ class Shell:
             self.apply(TimerFired(timer))
 
     def _busy(self, session_id: str) -> bool:
-        lock, outbox = self.locks.get(session_id), self._outboxes.get(session_id)
-        writes = (lock is not None and lock.locked()) or (outbox is not None and not outbox.idle)
+        lock = self.locks.get(session_id)
+        writes = (lock is not None and lock.locked()) or not self._outboxes.idle(session_id)
         return writes or self.tellings.speaks(session_id)
 
     def _forget(self, session_id: str) -> None:
-        outbox = self._outboxes.pop(session_id, None)
-        if outbox is not None:
-            outbox.close()
+        self._outboxes.forget(session_id)
         self.spans.forget(session_id)
         self.waiters.forget(session_id)
         self.tellings.forget(session_id)

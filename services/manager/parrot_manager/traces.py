@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
-from nats.js import api
-from nats.js.errors import NotFoundError
 
 from parrot_manager.core.model import Ref, Streamed, Value
 from parrot_proto.values.v1 import values_pb2
@@ -17,10 +16,10 @@ from parrot_runtime.errors import Fault, clip
 from parrot_runtime.values import subjects
 from parrot_runtime.values.bus import TROUBLE, Bus
 from parrot_runtime.values.finals import FinalRecord, Finals
+from parrot_runtime.values.replay import replayed
 from parrot_runtime.values.subjects import SessionSubjects
 
 RETRY_S: Final = 0.25
-REPLAY_S: Final = 5.0
 REASON_BYTES: Final = 32
 
 log = structlog.get_logger()
@@ -109,23 +108,12 @@ async def _replay(bus: Bus, subject: str, output_ids: Sequence[str]) -> dict[str
         one of TROUBLE: the bus does not give them now.
     """
     texts = {variable_id: _Text() for variable_id in output_ids}
-    try:
-        last = await bus.js.get_last_msg(subjects.DELTA_STREAM, subject, direct=True)
-    except NotFoundError:
+    last = await bus.last(subjects.DELTA_STREAM, subject)
+    if last is None:
         return texts
-    subscription = await bus.js.subscribe(
-        subject,
-        stream=subjects.DELTA_STREAM,
-        ordered_consumer=True,
-        config=api.ConsumerConfig(deliver_policy=api.DeliverPolicy.ALL),
-    )
-    try:
-        while True:
-            message = await subscription.next_msg(timeout=REPLAY_S)
+    async with aclosing(replayed(bus, subject, last.seq or 0)) as messages:
+        async for message in messages:
             for delta in values_pb2.StepDeltas.FromString(message.data).deltas:
                 if delta.variable_id in texts:
                     texts[delta.variable_id].add(delta)
-            if message.metadata.sequence.stream >= (last.seq or 0):
-                return texts
-    finally:
-        await subscription.unsubscribe()
+    return texts

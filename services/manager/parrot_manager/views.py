@@ -19,6 +19,7 @@ from parrot_manager.store.listing import Place
 from parrot_proto.manager.v1 import manager_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
+from parrot_runtime.version import parrot_version
 
 ARCHIVED: Final = 64
 
@@ -151,7 +152,8 @@ class Views:
             managers=[
                 manager_pb2.ManagerInfo(id=peer.id, address=peer.address, shards=standing.of(peer.id))
                 for peer in standing.peers
-            ]
+            ],
+            parrot_version=parrot_version(),
         )
 
     def engines(self) -> manager_pb2.ListEnginesResponse:

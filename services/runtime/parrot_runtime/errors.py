@@ -50,6 +50,7 @@ TOO_LARGE = Kind("too_large", 413, "RESOURCE_EXHAUSTED", "A size limit is exceed
 # A request that its sender may not make, or not now.
 UNAUTHENTICATED = Kind("unauthenticated", 401, "UNAUTHENTICATED", "A good API key is needed")
 MISDIRECTED = Kind("misdirected", 421, "INVALID_ARGUMENT", "This server does not go by that name")
+FORBIDDEN = Kind("forbidden", 403, "PERMISSION_DENIED", "The caller's role may not do this")
 FOREIGN_ORIGIN = Kind("foreign_origin", 403, "PERMISSION_DENIED", "No page of that origin may do this")
 REQUEST_TIMEOUT = Kind("request_timeout", 408, "DEADLINE_EXCEEDED", "The request came too slowly")
 QUOTA_EXCEEDED = Kind("quota_exceeded", 429, "RESOURCE_EXHAUSTED", "A quota is used up", may_retry=True)

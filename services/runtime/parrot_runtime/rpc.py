@@ -1,8 +1,13 @@
-"""gRPC as every service uses it: message sizes, faults and trace context in metadata, waiting for a peer."""
+"""gRPC as every service uses it: message sizes, faults and trace context in metadata, waiting for a peer.
+
+With TLS both sides show a certificate. Only managers are dialled, and they are known by their role's
+name; who may call what there is `parrot_runtime.callers`' to say.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NoReturn
 
@@ -13,8 +18,11 @@ from opentelemetry import context as otel_context
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from parrot_proto.common.v1 import common_pb2
-from parrot_runtime import errors, limits, telemetry
+from parrot_runtime import errors, limits, skew, telemetry
 from parrot_runtime.errors import Fault
+from parrot_runtime.tls import MANAGER, Tls
+from parrot_runtime.tls_trouble import why_not
+from parrot_runtime.version import parrot_version
 
 FAILURE_KEY: Final = "parrot-failure-bin"
 
@@ -31,22 +39,76 @@ OPTIONS: Final[list[tuple[str, int]]] = [
     ("grpc.so_reuseport", 0),
 ]
 
+LOOK_AFTER_S: Final = 5.0
+"""When it is asked why a peer is not spoken to: one that starts is there by then."""
+
 log = structlog.get_logger()
 
 
-def channel(address: str) -> aio.Channel:
-    """A channel to `address` (`host:port`) that reconnects by itself."""
-    return aio.insecure_channel(address, options=OPTIONS)
+TLS_OPTIONS: Final[list[tuple[str, int | str]]] = [
+    *OPTIONS,
+    # Managers come and go with their addresses; no certificate could hold those.
+    ("grpc.ssl_target_name_override", MANAGER),
+]
 
 
-def server() -> aio.Server:
-    """A server whose handlers may raise `Fault`, and continue the caller's trace."""
-    return aio.server(options=OPTIONS, interceptors=[_FaultInterceptor()])
+def channel(address: str, tls: Tls | None = None) -> aio.Channel:
+    """A channel to the manager at `address` (`host:port`) that reconnects by itself.
+
+    With the certificate `tls` has now: one that is to go by a later one is made anew.
+    """
+    if tls is None:
+        return aio.insecure_channel(address, options=OPTIONS)
+    return aio.secure_channel(address, channel_credentials(tls), options=TLS_OPTIONS)
+
+
+def blocking_channel(address: str, tls: Tls | None = None) -> grpc.Channel:
+    """As `channel`, for programs without an event loop."""
+    if tls is None:
+        return grpc.insecure_channel(address, options=OPTIONS)
+    return grpc.secure_channel(address, channel_credentials(tls), options=TLS_OPTIONS)
+
+
+def channel_credentials(tls: Tls) -> grpc.ChannelCredentials:
+    """What a channel with `TLS_OPTIONS` shows, and by what it believes."""
+    pems = tls.current()
+    return grpc.ssl_channel_credentials(pems.roots, pems.key, pems.chain)
+
+
+def listen(server: aio.Server, address: str, tls: Tls | None = None) -> int:
+    """Binds a server that has not started to `host:port`; the port.
+
+    With `tls`, clients without a certificate of its authorities are not let in. Each handshake goes by
+    the files of its moment.
+
+    Raises:
+        RuntimeError: it can't be listened on.
+    """
+    if tls is None:
+        return server.add_insecure_port(address)
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        pems = tls.current()
+        return grpc.ssl_server_certificate_configuration([(pems.key, pems.chain)], pems.roots)
+
+    credentials = grpc.dynamic_ssl_server_credentials(
+        configuration(), configuration, require_client_authentication=True
+    )
+    return server.add_secure_port(address, credentials)
+
+
+def server(*outer: aio.ServerInterceptor) -> aio.Server:  # type: ignore[type-arg]
+    """A server whose handlers may raise `Fault`, and continue the caller's trace.
+
+    Args:
+        outer: interceptors that see what comes of that: the status a fault became.
+    """
+    return aio.server(options=OPTIONS, interceptors=[*outer, _FaultInterceptor()])
 
 
 def outgoing_metadata() -> list[tuple[str, str]]:
-    """Metadata that carries the current trace context."""
-    return list(telemetry.inject().items())
+    """Metadata that carries the current trace context, and who asks."""
+    return [(skew.METADATA_KEY, parrot_version()), *telemetry.inject().items()]
 
 
 def fault_of(error: aio.AioRpcError, peer: str) -> Fault:
@@ -83,16 +145,26 @@ def addresses_of(setting: str) -> list[str]:
     return [address for part in setting.split(",") if (address := part.strip())]
 
 
-async def wait_any_ready(addresses: Sequence[str], peer: str, timeout_s: float) -> None:
+async def wait_any_ready(
+    addresses: Sequence[str], peer: str, timeout_s: float, tls: Tls | None = None
+) -> None:
     """Returns once one of several peers can be reached.
 
     Raises:
         Fault: `unavailable`, when none can within `timeout_s`.
     """
-    channels = [channel(address) for address in addresses]
+    channels = [channel(address, tls) for address in addresses]
     waiting = [asyncio.ensure_future(found.channel_ready()) for found in channels]
+    until_s = time.monotonic() + timeout_s
+    done: set[asyncio.Future[None]] = set()
+    told = ""
     try:
-        done, _ = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        while not done and (left_s := until_s - time.monotonic()) > 0:
+            done, _ = await asyncio.wait(
+                waiting, timeout=min(left_s, LOOK_AFTER_S), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                told = await _whys(addresses, tls, told)
     finally:
         for wait in waiting:
             wait.cancel()
@@ -101,8 +173,18 @@ async def wait_any_ready(addresses: Sequence[str], peer: str, timeout_s: float) 
     if not done:
         where = ", ".join(addresses)
         raise Fault(
-            errors.UNAVAILABLE, f"no {peer} answers at {where}, waited {timeout_s:g} s; is it running?"
+            errors.UNAVAILABLE,
+            f"no {peer} answers at {where}, waited {timeout_s:g} s; {told or 'is it running?'}",
         )
+
+
+async def _whys(addresses: Sequence[str], tls: Tls | None, before: str) -> str:
+    """Why none of the peers that are there is spoken to; logged, if it is another reason than before."""
+    whys = await asyncio.gather(*(why_not(address, tls) for address in addresses))
+    told = "; ".join(f"{address}: {why}" for address, why in zip(addresses, whys, strict=True) if why)
+    if told and told != before:
+        log.warning("not spoken to", reason=told)
+    return told
 
 
 class _FaultInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -129,6 +211,7 @@ class _FaultInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
                     method.rpartition("/")[2], kind=SpanKind.SERVER, set_status_on_exception=False
                 ) as span:
                     try:
+                        skew.check("caller", metadata.get(skew.METADATA_KEY, ""))
                         return await inner(request, context)
                     except Fault as fault:
                         span.set_status(Status(StatusCode.ERROR, fault.kind.type))

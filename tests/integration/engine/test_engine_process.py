@@ -13,9 +13,10 @@ import psutil
 import pytest
 from tests.integration.engine.harness import WAIT_S, Session
 from tests.integration.engine.manager import Attachment, manager_at
-from tests.support.nats import free_port
+from tests.support.nats import free_port, temporary_nats
 
 from parrot_proto.engine.v1 import engine_pb2
+from parrot_runtime.values.bus import connected
 
 pytestmark = pytest.mark.anyio
 
@@ -25,6 +26,9 @@ MODEL_LOADS_WITHIN_S = 180
 @asynccontextmanager
 async def engine(port: int, nats_url: str, *flags: str) -> AsyncIterator[Process]:
     """An engine of its own process; whatever is left of it is killed in the end."""
+    async with connected(nats_url, "manager", 5):
+        # The streams are a manager's to make, which is none here.
+        pass
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "parrot_engine", "--manager-address", f"127.0.0.1:{port}", "--nats-url", nats_url, *flags),
@@ -66,6 +70,21 @@ async def test_told_to_stop_it_finishes_what_runs_and_exits_with_0(nats_url: str
         status, _ = await exit_of(process)
     assert status == 0
     assert attachment.reports.kinds() == ["started", "streaming", "draining", "done"]
+
+
+async def test_told_to_stop_while_the_bus_is_away_it_ends_soon_after_its_grace() -> None:
+    port, session = free_port(), Session()
+    with temporary_nats() as nats:
+        flags = ("--backend", "sim", "--drain-s", "0.5")
+        async with manager_at(port) as manager, engine(port, nats.url, *flags) as process:
+            attachment = await manager.next()
+            await started(attachment, session, 20_000)
+            nats.kill()
+            process.send_signal(signal.SIGTERM)
+            # Published values are tried for a minute, and so is what was streamed.
+            status, said = await asyncio.wait_for(exit_of(process), 30)
+    assert status == 0, said
+    assert "stopped before the bus had everything" in said
 
 
 async def test_killed_its_stream_breaks_without_a_word(nats_url: str) -> None:

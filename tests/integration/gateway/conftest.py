@@ -27,8 +27,8 @@ def fake(manager: tuple[FakeManager, str]) -> FakeManager:
 
 
 @pytest.fixture
-async def gateway(manager: tuple[FakeManager, str], nats_url: str) -> AsyncIterator[RunningGateway]:
-    """A gateway that is quick to say it is alive, and to ask again."""
+async def gateway(manager: tuple[FakeManager, str], nats_url: str, bus: Bus) -> AsyncIterator[RunningGateway]:
+    """A gateway that is quick to say it is alive, and to ask again, on a bus that has its streams."""
     flags = ["--heartbeat-s", "0.1", "--recheck-s", "0.2"]
     async with running_gateway(manager[1], nats_url, *flags) as made:
         yield made

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from tests.support.postgres import PostgresServer, temporary_postgres
 from tests.support.quotas import claim
+from tests.support.roles import migrated
 
-from parrot_manager.store import schema
 from parrot_manager.store.base import Store
 from parrot_manager.store.memory import MemoryStore
 from parrot_manager.store.postgres import opened
@@ -31,10 +31,9 @@ def database_url(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-async def store(database_url: str) -> AsyncIterator[Store]:
-    """A Postgres store, its schema in place."""
-    await schema.migrate(database_url, 10)
-    async with opened(database_url, 5) as opened_store:
+async def store(postgres: PostgresServer, database_url: str) -> AsyncIterator[Store]:
+    """A Postgres store as a manager has it: its schema in place, and not its own to change."""
+    async with opened(await migrated(postgres, database_url), 5) as opened_store:
         yield opened_store
 
 
@@ -46,9 +45,8 @@ async def counting_store(request: pytest.FixtureRequest) -> AsyncIterator[Store]
         await claim(made)
         yield made
         return
-    url: str = request.getfixturevalue("database_url")
-    await schema.migrate(url, 10)
-    async with opened(url, 5) as store:
+    given = request.getfixturevalue
+    async with opened(await migrated(given("postgres"), given("database_url")), 5) as store:
         await claim(store)
         yield store
 

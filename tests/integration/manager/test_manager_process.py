@@ -27,7 +27,7 @@ async def start(*flags: str) -> asyncio.subprocess.Process:
     )
 
 
-async def ended(process: asyncio.subprocess.Process, within_s: float = 15) -> tuple[int, str]:
+async def ended(process: asyncio.subprocess.Process, within_s: float = 60) -> tuple[int, str]:
     """Its exit status, and the last line it wrote."""
     _, said = await asyncio.wait_for(process.communicate(), within_s)
     assert process.returncode is not None
@@ -55,10 +55,13 @@ async def test_without_nats_it_says_so_and_exits_with_1(database_url: str) -> No
     assert line.startswith(f"parrot-manager: no NATS server answers at {url}")
 
 
-async def test_without_its_tables_it_says_what_to_run(database_url: str, nats_url: str) -> None:
-    code, line = await ended(await start("--postgres-url", database_url, "--nats-url", nats_url))
+async def test_without_its_tables_it_waits_for_them_and_says_what_to_run(
+    database_url: str, nats_url: str
+) -> None:
+    flags = ("--postgres-url", database_url, "--nats-url", nats_url, "--connect-timeout-s", "2")
+    code, line = await ended(await start(*flags))
     assert code == 1
-    assert "parrot-manager --migrate" in line
+    assert "waited 2 s: run `parrot-manager --migrate`" in line
 
 
 async def test_it_serves_until_it_is_told_to_stop_and_a_taken_address_is_told(

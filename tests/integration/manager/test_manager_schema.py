@@ -127,7 +127,7 @@ async def test_a_schema_of_a_later_version_is_refused_and_left_alone(database_ur
 
 async def test_a_schema_that_is_not_there_is_refused_with_what_to_do(database_url: str) -> None:
     with pytest.raises(Fault, match="parrot-manager --migrate"):
-        await schema.check(database_url, 10)
+        await schema.check(database_url, 2)
 
 
 async def test_a_database_that_is_not_there_is_named_without_its_password() -> None:

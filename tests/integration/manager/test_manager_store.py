@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 from tests.support.manager import eventually
 from tests.support.postgres import PostgresServer, temporary_postgres
+from tests.support.roles import migrated
 
 from parrot_manager.core.blocks.model import Block, BlockState
 from parrot_manager.core.commands import Changes
@@ -90,15 +91,15 @@ FAILURE = Failure("engine_error", "it \u2028 broke", S, "c-1", "b", True, "x", "
 
 
 @pytest.fixture(params=["memory", "postgres"])
-async def any_store(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[Store]:
-    """Each of the stores, empty."""
+async def any_store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    """Each of the stores, empty; the one in Postgres under a manager's own role."""
     if request.param == "memory":
         made = MemoryStore()
         await claim(made)
         yield made
         return
-    await schema.migrate(database_url, 10)
-    async with opened(database_url, 5) as store:
+    given = request.getfixturevalue
+    async with opened(await migrated(given("postgres"), given("database_url")), 5) as store:
         await claim(store)
         yield store
 

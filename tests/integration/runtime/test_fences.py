@@ -16,8 +16,8 @@ from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import errors, ids
 from parrot_runtime.errors import Fault
 from parrot_runtime.values import finals as finals_module
+from parrot_runtime.values import lanes as lanes_module
 from parrot_runtime.values import subjects
-from parrot_runtime.values import writer as writer_module
 from parrot_runtime.values.bus import Bus, connected
 from parrot_runtime.values.fences import FencedError, Fences, Mark
 from parrot_runtime.values.finals import FinalRecord, Finals
@@ -168,7 +168,7 @@ async def test_marks_outlive_the_messages_they_are_on_and_the_server(
     server, bus = own_server
     names = session_in(2)
     marks = await Fences(bus).epochs(engine_id, [2, 6])
-    for module in (writer_module, finals_module):
+    for module in (lanes_module, finals_module):
         monkeypatch.setattr(module, "_AGE", {"Nats-TTL": "1"})
     await write(bus, names, marks[2], "text")
     await end(bus, names, marks[2], "text")

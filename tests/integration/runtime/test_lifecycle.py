@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+
+import psutil
+import pytest
 
 PROGRAM = """
 import asyncio, sys
@@ -89,3 +94,44 @@ def test_a_dead_collector_holds_nothing_up() -> None:
     assert process.returncode == 0
     # Generous: without a bound of its own, the exporter would take minutes.
     assert time.monotonic() - since < 15
+
+
+STARTING = """
+import signal
+from parrot_runtime.starting import stoppable
+stoppable()
+print("importing", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.skipif(
+    not shutil.which("unshare") or os.geteuid() != 0, reason="needs root, and `unshare` of util-linux"
+)
+def test_the_first_process_of_a_container_can_be_stopped_while_it_imports() -> None:
+    unshare = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c"]
+    with subprocess.Popen([*unshare, STARTING], stdout=subprocess.PIPE, text=True) as outside:
+        assert outside.stdout is not None
+        try:
+            assert outside.stdout.readline() == "importing\n"
+            (first,) = psutil.Process(outside.pid).children()
+            first.send_signal(signal.SIGTERM)
+            assert outside.wait(20) == 0
+        finally:
+            outside.kill()
+
+
+@pytest.mark.parametrize("service", ["gateway", "manager", "engine"])
+def test_a_service_can_be_stopped_before_anything_dear_is_imported(service: str) -> None:
+    program = f"""
+import signal, sys, types
+from parrot_{service}.__main__ import main
+print(sorted({{"grpc", "nats", "pydantic", "google.protobuf"}} & set(sys.modules)))
+stub = types.ModuleType("stub")
+stub.main = lambda: print(signal.getsignal(signal.SIGTERM).__module__)
+sys.modules["parrot_{service}.main"] = stub
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "parrot_runtime.starting"]

@@ -56,6 +56,27 @@ def test_engines_are_numbered_from_one() -> None:
     assert options(engines=0).engine_ids == []
 
 
+def test_the_gateway_is_monitored_first_then_managers_then_engines() -> None:
+    made = options(metrics_port=9500, managers=2, engines=1, sandbox=True)
+    named = ["gateway", *made.manager_ids, *made.engine_ids]
+    assert [made.monitor(name) for name in named] == [f"127.0.0.1:{9500 + n}" for n in range(5)]
+    assert options().monitor("gateway") == ""
+
+
+def test_a_port_for_metrics_in_use_is_named_with_the_way_out() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UpError, match=rf"127\.0\.0\.1:{port} .*another --metrics-port"):
+            options(metrics_port=port).check()
+
+
+def test_ports_for_metrics_that_are_none_are_refused() -> None:
+    with pytest.raises(UpError, match=r"--metrics-port 65535: 3 services need .*choose a lower one"):
+        options(metrics_port=65_535).check()
+
+
 @pytest.mark.parametrize(
     ("host", "url"),
     [("127.0.0.1", "http://127.0.0.1:80"), ("0.0.0.0", "http://127.0.0.1:80"), ("::1", "http://[::1]:80")],  # noqa: S104

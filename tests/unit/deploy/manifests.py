@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 K8S: Final = ROOT / "k8s"
-OVERLAYS: Final = ("dev", "gpu")
+OVERLAYS: Final = tuple(sorted(path.parent.name for path in K8S.glob("overlays/*/kustomization.yaml")))
 NAME: Final = "app.kubernetes.io/name"
 
 Object = dict[str, Any]
@@ -27,8 +27,14 @@ def objects(overlay: str) -> list[Object]:
 
 @cache
 def _read(overlay: str) -> list[Object]:
-    text = (K8S / "rendered" / f"{overlay}.yaml").read_text()
-    return [found for found in yaml.safe_load_all(text) if found]
+    return parsed((K8S / "rendered" / f"{overlay}.yaml").read_text())
+
+
+def parsed(text: str) -> list[Object]:
+    """The objects of a text of several."""
+    # The same loader in C, where PyYAML was built with it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [found for found in yaml.load_all(text, loader) if found]
 
 
 def of_kind(found: list[Object], *kinds: str) -> list[Object]:

@@ -27,6 +27,7 @@ SETTINGS: Mapping[str, type[ServiceSettings]] = {
 DOCUMENT = compose.composed()
 SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
 OURS = compose.ours(DOCUMENT)
+ENGINES = [name for name in OURS if name.startswith("engine")]
 DAEMONS = {name: service for name, service in OURS.items() if service["restart"] != "no"}
 
 
@@ -55,7 +56,7 @@ def test_composes_own_parser_takes_it() -> None:
     program = compose.tool("docker-compose")
     if program is None:
         pytest.skip("there is no docker-compose here")
-    command = [program, "--file", str(compose.COMPOSE), "--profile", "observe", "config", "--quiet"]
+    command = [program, "--file", str(compose.COMPOSE), "--profile", "*", "config", "--quiet"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -74,7 +75,7 @@ def test_a_service_knows_every_variable_it_is_given(name: str) -> None:
     assert given - known == set()
 
 
-@pytest.mark.parametrize("name", ["gateway", "engine"])
+@pytest.mark.parametrize("name", ["gateway", *ENGINES])
 def test_every_manager_is_known_by_the_address_it_gives_itself(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,11 +124,18 @@ def test_a_port_is_published_to_this_machine_alone(name: str) -> None:
     ports = SERVICES[name].get("ports", [])
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
     if not ports:
-        assert SERVICES[name]["networks"] == ["backend"]
+        assert "edge" not in SERVICES[name]["networks"]
 
 
-def test_the_servers_own_network_leads_nowhere() -> None:
-    assert DOCUMENT["networks"]["backend"] == {"internal": True}
+@pytest.mark.parametrize("network", ["backend", "database"])
+def test_the_servers_own_networks_lead_nowhere(network: str) -> None:
+    assert DOCUMENT["networks"][network] == {"internal": True}
+
+
+def test_only_managers_reach_the_database() -> None:
+    there = {name for name, service in SERVICES.items() if "database" in service["networks"]}
+    assert there == {"postgres", "migrations", "manager-a", "manager-b"}
+    assert SERVICES["postgres"]["networks"] == ["database"]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -144,7 +152,7 @@ def test_no_service_has_rights_it_does_not_need(name: str) -> None:
 def test_an_image_is_pinned(name: str) -> None:
     repository, _, tag = SERVICES[name]["image"].partition(":")
     assert repository
-    assert re.match(r"\d+\.\d+", tag), tag
+    assert re.match(r"v?\d+\.\d+", tag), tag
     # What is built here is never taken from a registry, where anybody may have put that name.
     assert (SERVICES[name].get("pull_policy") == "build") is (name in OURS)
 
@@ -175,10 +183,45 @@ def test_what_must_last_is_on_a_volume(name: str, folder: str) -> None:
     assert target == folder
 
 
-def test_the_cache_of_models_is_where_the_engine_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = settings_of(OURS["engine"], monkeypatch)
+@pytest.mark.parametrize("name", ["engine", "engine-gpu"])
+def test_the_cache_of_models_is_where_the_engine_keeps_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = settings_of(OURS[name], monkeypatch)
     assert isinstance(engine, EngineSettings)
-    assert OURS["engine"]["volumes"] == [f"models:{engine.cache_dir}"]
+    assert f"models:{engine.cache_dir}" in OURS[name]["volumes"]
+
+
+@pytest.mark.parametrize(("variables", "engines"), [({}, 1), ({"CPU_ENGINES": "0"}, 0)])
+def test_an_engine_on_the_cpu_is_started_unless_none_is_wanted(
+    variables: dict[str, str], engines: int
+) -> None:
+    services = compose.composed(variables)["services"]
+    assert services["engine"]["scale"] == engines
+    assert "profiles" not in services["engine"]
+    assert services["engine-gpu"]["profiles"] == ["gpu"]
+    assert services["engine-sandbox"]["profiles"] == ["sandbox"]
+
+
+def test_an_engine_on_gpus_has_as_many_as_it_spreads_its_model_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"PARROT_TENSOR_PARALLEL_SIZE": "2", "PARROT_MODEL": "/models/one", "MODELS": "/srv/models"}
+    service = compose.composed(variables)["services"]["engine-gpu"]
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"], device["count"]) == ("nvidia", ["gpu"], "2")
+    engine = settings_of(service, monkeypatch)
+    assert isinstance(engine, EngineSettings)
+    assert engine.tensor_parallel_size == 2
+    assert engine.model == "/models/one"
+    assert "/srv/models:/models:ro" in service["volumes"]
+
+
+def test_code_of_users_is_taken_where_an_engine_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = settings_of(OURS["engine-sandbox"], monkeypatch)
+    assert isinstance(engine, EngineSettings)
+    assert engine.backend == "sandbox"
+    for name in ("manager-a", "manager-b"):
+        for said, taken in (({}, False), ({"PARROT_SANDBOX": "true"}, True)):
+            manager = settings_of(compose.composed(said)["services"][name], monkeypatch)
+            assert isinstance(manager, ManagerSettings)
+            assert manager.sandbox is taken
 
 
 def test_a_real_nats_server_takes_its_command_line(tmp_path: Path) -> None:

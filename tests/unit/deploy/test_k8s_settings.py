@@ -17,17 +17,31 @@ from tests.unit.deploy.manifests import (
     workloads,
 )
 
+from parrot_engine.servicer.link import GOODBYE_S
 from parrot_engine.settings import EngineSettings
 from parrot_gateway.settings import GatewaySettings
+from parrot_manager import main as manager_main
+from parrot_manager import shell
 from parrot_manager.settings import ManagerSettings
 from parrot_runtime.rpc import addresses_of
 from parrot_runtime.settings import ServiceSettings
+from parrot_runtime.values import bus
 
 CLASSES: dict[str, type[ServiceSettings]] = {
     "parrot-gateway": GatewaySettings,
     "parrot-manager": ManagerSettings,
     "parrot-engine": EngineSettings,
 }
+BEYOND_S = {
+    # What is still written to the bus.
+    "parrot-gateway": bus.FLUSH_S,
+    "parrot-engine": GOODBYE_S + bus.FLUSH_S,
+    # Commits that are under way, then sessions that go to the others.
+    "parrot-manager": shell.FLUSH_S + shell.HAND_OVER_S + manager_main.GRACE_S + bus.FLUSH_S,
+}
+"""What a service may take to stop behind its drain, when others are slow or away."""
+SLACK_S = 2
+"""To end a process."""
 OURS = [
     pytest.param(overlay, found, container, id=f"{overlay}-{found.name}")
     for overlay in OVERLAYS
@@ -65,8 +79,9 @@ def test_a_pod_is_given_the_time_its_service_takes_to_stop(
     settings = loaded(overlay, container, monkeypatch)
     takes = getattr(settings, "drain_s", 0) or getattr(settings, "stop_s", 0)
     before = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+    beyond = BEYOND_S[container["command"][0]]
     if workload.serves:
-        assert workload.pod["terminationGracePeriodSeconds"] >= before + takes + 10
+        assert workload.pod["terminationGracePeriodSeconds"] >= before + takes + beyond + SLACK_S
 
 
 @each
@@ -77,8 +92,7 @@ def test_every_address_it_is_told_is_a_service_that_it_may_reach(
     found = objects(overlay)
     addresses = addresses_of(getattr(settings, "manager_address", ""))
     if workload.serves:
-        addresses.append(settings.nats_url.removeprefix("nats://"))
-        assert settings.nats_url.startswith("nats://")
+        addresses += [url.partition("://")[2] for url in settings.nats_url.split(",")]
     for address in addresses:
         target, port = pods_behind(found, address)
         assert reaches(found, workload.labels, target.labels, port), address
@@ -121,13 +135,22 @@ def loaded(overlay: str, container: Object, monkeypatch: pytest.MonkeyPatch) -> 
     return CLASSES[container["command"][0]].load(container.get("args", []))
 
 
+def replicas(target: Workload) -> int:
+    """How many pods a stateful set has."""
+    return int(target.item["spec"]["replicas"])
+
+
 def pods_behind(found: list[Object], address: str) -> tuple[Workload, int]:
-    """The workload and the container's port that a service's address leads to."""
+    """The workload and the container's port that an address of a service, or of a pod behind it, leads to."""
     host, _, port = address.rpartition(":")
-    (service,) = [item for item in of_kind(found, "Service") if item["metadata"]["name"] == host]
+    pod, _, name = host.rpartition(".")
+    (service,) = [item for item in of_kind(found, "Service") if item["metadata"]["name"] == name]
     (entry,) = [item for item in service["spec"]["ports"] if item["port"] == int(port)]
     (target,) = [
         one for one in workloads(found) if selects({"matchLabels": service["spec"]["selector"]}, one.labels)
     ]
+    if pod:
+        assert target.item["spec"]["serviceName"] == name
+        assert pod in {f"{target.item['metadata']['name']}-{number}" for number in range(replicas(target))}
     ports = {item["name"]: item["containerPort"] for item in target.containers[0]["ports"]}
     return target, int(ports[entry["targetPort"]])

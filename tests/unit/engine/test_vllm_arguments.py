@@ -10,6 +10,7 @@ import pytest
 from parrot_engine.backends.base import BackendError
 from parrot_engine.backends.vllm.arguments import (
     check_invariance,
+    check_libraries,
     engine_arguments,
     environment,
     scheduler,
@@ -108,3 +109,10 @@ def test_without_a_compiler_nothing_is_compiled(
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: compiler)
     assert ("TORCHDYNAMO_DISABLE" in environment(options())) is disabled
+
+
+def test_a_library_that_kernels_need_and_the_system_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = "parrot_engine.backends.vllm.arguments.CPU_LIBRARY"
+    monkeypatch.setattr(place, "libno-such-thing.so.1")
+    with pytest.raises(BackendError, match=r"need libno-such-thing\.so\.1.*apt-get install"):
+        check_libraries()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,24 @@ def test_vllm_gets_what_it_requires_but_what_breaks_it(monkeypatch: pytest.Monke
         ),
     )
     assert setup_env.vllm_requirements() == ["torch-geometric", "numpy"]
+
+
+def test_the_package_with_the_model_comes_without_the_engine_it_wants(
+    venv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(setup_env, "step", lambda _, command: commands.append(command))
+    monkeypatch.setattr(setup_env, "vllm_requirements", list)
+    for name in ("make_venv", "install_torch"):
+        monkeypatch.setattr(setup_env, name, lambda: None)
+    setup_env.set_up()
+    named = [command for command in commands if setup_env.MODEL in command]
+    assert [command[-2:] for command in named] == [["--no-deps", setup_env.MODEL]]
+    extras = tomllib.loads((setup_env.ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert not any(line.startswith(setup_env.MODEL) for lines in extras.values() for line in lines)
+    assert setup_env.is_current()
 
 
 def test_an_index_that_never_answers_costs_no_more_than_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,8 +215,11 @@ class Registered(_message.Message):
     MANAGER_ID_FIELD_NUMBER: _builtins.int
     MANAGER_ADDRESSES_FIELD_NUMBER: _builtins.int
     EPOCHS_FIELD_NUMBER: _builtins.int
+    PARROT_VERSION_FIELD_NUMBER: _builtins.int
     heartbeat_interval_ms: _builtins.int
     manager_id: _builtins.str
+    parrot_version: _builtins.str
+    """Parrot's own version, at this manager."""
     @_builtins.property
     def manager_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Every manager there is, this one first: an engine attaches to all. Said again when it changes."""
@@ -232,10 +235,11 @@ class Registered(_message.Message):
         manager_id: _builtins.str = ...,
         manager_addresses: _abc.Iterable[_builtins.str] | None = ...,
         epochs: _abc.Iterable[Global___ShardEpoch] | None = ...,
+        parrot_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epochs", b"epochs", "heartbeat_interval_ms", b"heartbeat_interval_ms", "manager_addresses", b"manager_addresses", "manager_id", b"manager_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epochs", b"epochs", "heartbeat_interval_ms", b"heartbeat_interval_ms", "manager_addresses", b"manager_addresses", "manager_id", b"manager_id", "parrot_version", b"parrot_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -799,6 +803,7 @@ class RunProgram(_message.Message):
     EXPECTED_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     CHAT_ROLES_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
+    STEP_MS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     tenant: _builtins.str
     name: _builtins.str
@@ -809,6 +814,8 @@ class RunProgram(_message.Message):
     """Lower ones run first."""
     expected_output_tokens: _builtins.int
     """How long its outputs are likely to be, together; 0: not known."""
+    step_ms: _builtins.int
+    """While an output of it is written, a step is to take no longer, whatever else is prefilled; 0: it may."""
     @_builtins.property
     def ref(self) -> Global___AttemptRef: ...
     @_builtins.property
@@ -842,10 +849,11 @@ class RunProgram(_message.Message):
         expected_output_tokens: _builtins.int = ...,
         chat_roles: _abc.Iterable[_builtins.str] | None = ...,
         code: Global___Code | None = ...,
+        step_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "ref", b"ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat_roles", b"chat_roles", "code", b"code", "deadline_unix_ms", b"deadline_unix_ms", "expected_output_tokens", b"expected_output_tokens", "model", b"model", "name", b"name", "operations", b"operations", "priority", b"priority", "ref", b"ref", "tenant", b"tenant", "trace_context", b"trace_context", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat_roles", b"chat_roles", "code", b"code", "deadline_unix_ms", b"deadline_unix_ms", "expected_output_tokens", b"expected_output_tokens", "model", b"model", "name", b"name", "operations", b"operations", "priority", b"priority", "ref", b"ref", "step_ms", b"step_ms", "tenant", b"tenant", "trace_context", b"trace_context", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

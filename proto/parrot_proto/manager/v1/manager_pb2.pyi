@@ -1278,16 +1278,20 @@ class ListManagersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MANAGERS_FIELD_NUMBER: _builtins.int
+    PARROT_VERSION_FIELD_NUMBER: _builtins.int
+    parrot_version: _builtins.str
+    """Parrot's own version, at the manager that answers."""
     @_builtins.property
     def managers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ManagerInfo]: ...
     def __init__(
         self,
         *,
         managers: _abc.Iterable[Global___ManagerInfo] | None = ...,
+        parrot_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["managers", b"managers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["managers", b"managers", "parrot_version", b"parrot_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

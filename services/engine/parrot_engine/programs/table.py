@@ -28,6 +28,8 @@ from parrot_runtime.values.subjects import SessionSubjects
 
 VERSION: Final = 1
 STOP_AGAIN_S: Final = 1.0
+LAST_WORDS_S: Final = 5.0
+"""How long the bus may take for what interrupted programs have written."""
 
 log = structlog.get_logger()
 
@@ -134,7 +136,8 @@ class Programs:
     async def drain(self, grace_s: float) -> None:
         """Returns when every program has ended; those that take longer than `grace_s` are interrupted.
 
-        What is sent from now on is refused.
+        What is sent from now on is refused. A bus that is away then keeps nobody: who is not told how a
+        program ended hears that the engine is gone.
         """
         self._draining = True
         tasks = [running.task for running in self._programs.values()]
@@ -144,9 +147,13 @@ class Programs:
         await asyncio.wait(tasks, timeout=grace_s)
         for key in list(self._programs):
             self._stop(key, fault)
-        await asyncio.wait(tasks)
-        while telling := [running.telling for running in self._programs.values() if running.telling]:
-            await asyncio.wait(telling)
+        try:
+            async with asyncio.timeout(LAST_WORDS_S):
+                await asyncio.wait(tasks)
+                while telling := [running.telling for running in self._programs.values() if running.telling]:
+                    await asyncio.wait(telling)
+        except TimeoutError:
+            log.warning("stopped before the bus had everything", programs=len(self._programs))
 
     async def abandon(self) -> None:
         """Ends every program and reports none."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 from dataclasses import dataclass, field
 
 from parrot_engine.admission import Admission
@@ -13,6 +11,7 @@ from parrot_engine.programs.outputs import Press
 from parrot_engine.programs.pace import Pace
 from parrot_engine.shared import SharedContexts
 from parrot_proto.common.v1 import common_pb2
+from parrot_runtime.version import parrot_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,15 @@ class Tools:
     meters: Meters = field(default_factory=Meters)
 
     @classmethod
-    def of(cls, engine_id: str, backend: Backend, press: Press, features: Features) -> Tools:
+    def of(
+        cls, engine_id: str, backend: Backend, press: Press, features: Features, meters: Meters | None = None
+    ) -> Tools:
         """The tools of an engine whose backend has started."""
         info = backend.info
         admission = Admission(info.capacity, info.kv_tokens)
         shared = SharedContexts(backend, press.report)
         pace = Pace(lambda: backend.stats().step_ms)
-        return cls(engine_id, backend, press, admission, shared, pace, features)
+        return cls(engine_id, backend, press, admission, shared, pace, features, meters or Meters())
 
     def provenance(self) -> common_pb2.Provenance:
         """What makes this engine's tokens."""
@@ -66,9 +67,3 @@ class Tools:
             batch_invariant=info.batch_invariant,
             version=parrot_version(),
         )
-
-
-@functools.cache
-def parrot_version() -> str:
-    """Parrot's own version."""
-    return importlib.metadata.version("parrot-serve")

@@ -17,6 +17,7 @@ from parrot_engine.servicer.commands import Commands
 from parrot_engine.servicer.link import ManagerLink
 from parrot_engine.servicer.shards import Shards
 from parrot_proto.engine.v1 import engine_pb2
+from parrot_runtime.tls import Tls
 
 log = structlog.get_logger()
 
@@ -24,15 +25,29 @@ log = structlog.get_logger()
 class Control:
     """Keeps the engine attached to its managers until it has drained."""
 
-    def __init__(self, addresses: Sequence[str], tools: Tools, programs: Programs, shards: Shards) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        tools: Tools,
+        programs: Programs,
+        shards: Shards,
+        tls: Tls | None = None,
+    ) -> None:
         self._given = tuple(dict.fromkeys(addresses))
         self._named: tuple[str, ...] = ()
         self._tools = tools
         self._programs = programs
         self._shards = shards
+        self._tls = tls
         self._commands = Commands(tools.engine_id, programs, tools.shared, shards, tools.press.marks)
         self._links: dict[ManagerLink, asyncio.Task[None]] = {}
+        self._doubles: set[ManagerLink] = set()
         self._changed = asyncio.Event()
+
+    @property
+    def attached(self) -> bool:
+        """Whether some manager has this engine registered."""
+        return any(link.attached for link in self._links)
 
     async def run(self) -> None:
         """Returns once every manager has taken what was for it, after `Shards.drain`.
@@ -57,11 +72,13 @@ class Control:
 
     async def _tend(self) -> None:
         """Dials who is named and not dialled; drops who is gone."""
-        found = any(link.attached for link in self._links)
-        wanted = self._named if found and self._named else (*self._given, *self._named)
+        wanted = self._named if self.attached and self._named else (*self._given, *self._named)
         for link in [link for link in self._links if link.address not in wanted and not link.attached]:
             log.info("manager gone", address=link.address)
             await self._drop(link)
+        for link in self._doubles & self._links.keys():
+            await self._drop(link)
+        self._doubles.clear()
         for address in dict.fromkeys(wanted):
             if all(link.address != address for link in self._links):
                 self._dial(address)
@@ -75,6 +92,7 @@ class Control:
             commands=self._commands,
             on_registered=self._on_registered,
             on_detached=self._changed.set,
+            tls=self._tls,
         )
         self._links[link] = asyncio.create_task(link.run(), name=f"manager {address}")
 
@@ -85,8 +103,14 @@ class Control:
         link.close()
 
     def _on_registered(self, link: ManagerLink, registered: engine_pb2.Registered) -> None:
-        """Learns who else there is. A manager names itself first: there it is found the next time."""
+        """Learns who else there is. A manager names itself first: there it is found the next time.
+
+        One that two links found, by its own address and by a common one, keeps the later stream and ends
+        the earlier: the other link goes, or they would end each other's for ever.
+        """
         if registered.manager_addresses:
             self._named = tuple(registered.manager_addresses)
             link.address = self._named[0]
+            self._doubles.discard(link)
+            self._doubles |= {one for one in self._links if one is not link and one.address == link.address}
         self._changed.set()

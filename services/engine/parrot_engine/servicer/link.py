@@ -23,8 +23,10 @@ from parrot_engine.servicer.outbox import Outbox
 from parrot_engine.servicer.shards import Shards
 from parrot_engine.servicer.stream import Stream
 from parrot_proto.engine.v1 import engine_pb2, engine_pb2_grpc
-from parrot_runtime import errors, rpc
+from parrot_runtime import errors, rpc, skew
 from parrot_runtime.errors import Fault
+from parrot_runtime.tls import Tls
+from parrot_runtime.tls_trouble import why_not
 
 SHORTEST_RETRY_S: Final = 0.1
 LONGEST_RETRY_S: Final = 2.0
@@ -55,6 +57,7 @@ class ManagerLink:
         commands: Commands,
         on_registered: OnRegistered,
         on_detached: Callable[[], None],
+        tls: Tls | None = None,
     ) -> None:
         self.address = address
         self.attached = False
@@ -64,6 +67,7 @@ class ManagerLink:
         self._commands = commands
         self._on_registered = on_registered
         self._on_detached = on_detached
+        self._tls = tls
         self._outbox: Outbox = shards.open()
         self._retry_s = SHORTEST_RETRY_S
 
@@ -74,7 +78,7 @@ class ManagerLink:
             Fault: the manager refuses this engine.
         """
         while not self._outbox.drained:
-            async with rpc.channel(self.address) as channel:
+            async with rpc.channel(self.address, self._tls) as channel:
                 fault = await self._attach(channel)
             self.attached = False
             self._on_detached()
@@ -87,6 +91,8 @@ class ManagerLink:
         if fault is not None and fault.kind not in (errors.UNAVAILABLE, errors.INTERNAL):
             raise fault
         reason = fault.message if fault else "it ended the stream"
+        if fault is not None and (why := await why_not(self.address, self._tls)):
+            reason = why
         log.warning("detached from the manager", address=self.address, reason=reason)
         # Spread out, so that a fleet does not come back all at once.
         await asyncio.sleep(self._retry_s * random.uniform(0.5, 1.0))  # noqa: S311
@@ -113,6 +119,7 @@ class ManagerLink:
             claimed = {key_of(ref) for ref in sent.attempts}
             self._commands.hear(self._outbox, first.registered.epochs, claimed)
             self._on_registered(self, first.registered)
+            skew.note("manager", first.registered.parrot_version)
             log.info("attached to the manager", engine_id=self._tools.engine_id, address=self.address)
             await self._serve(stream, first.registered)
         except aio.AioRpcError as error:

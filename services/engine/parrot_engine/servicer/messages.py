@@ -7,8 +7,9 @@ from typing import Final
 from uuid import uuid4
 
 from parrot_engine.programs.table import Programs
-from parrot_engine.programs.tools import Tools, parrot_version
+from parrot_engine.programs.tools import Tools
 from parrot_proto.engine.v1 import engine_pb2
+from parrot_runtime.version import parrot_version
 
 INSTANCE_ID: Final = uuid4().hex
 """Of this process: an engine that is started again with its old id is another."""

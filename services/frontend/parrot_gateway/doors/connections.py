@@ -6,6 +6,7 @@ uvicorn waits for ever for the head of a request, once something of it has come 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -24,6 +25,8 @@ class Impatient(asyncio.Protocol):
 
     head_s: float = 10.0
     """How long a head may take."""
+    on_timed_out: Callable[[], None] = staticmethod(lambda: None)
+    """Told of a client that was cut because it acknowledged nothing of what it was sent."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -49,6 +52,8 @@ class Impatient(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Waits no more."""
+        if isinstance(exc, TimeoutError):
+            self.on_timed_out()
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -83,6 +88,11 @@ class Impatient(asyncio.Protocol):
         transport.close()
 
 
-def impatient_protocol(head_s: float, base: type[asyncio.Protocol] = AutoHTTPProtocol) -> type[Impatient]:
+def impatient_protocol(
+    head_s: float,
+    base: type[asyncio.Protocol] = AutoHTTPProtocol,
+    on_timed_out: Callable[[], None] = lambda: None,
+) -> type[Impatient]:
     """uvicorn's protocol, by default whichever it would choose, that waits so long for a head."""
-    return type(f"Impatient{base.__name__}", (Impatient, base), {"head_s": head_s})
+    members = {"head_s": head_s, "on_timed_out": staticmethod(on_timed_out)}
+    return type(f"Impatient{base.__name__}", (Impatient, base), members)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -15,7 +16,7 @@ from parrot_gateway.compiling import check_value
 from parrot_gateway.connected import while_connected
 from parrot_gateway.gateway import Gateway, GatewayDep, answer
 from parrot_gateway.headers import WantedDep
-from parrot_gateway.watch import Ended, Watch
+from parrot_gateway.watch import Watch
 from parrot_proto.manager.v1 import manager_pb2
 
 LONGEST_WAIT_S = 300.0
@@ -58,18 +59,14 @@ async def _await_end(
     gateway: Gateway, session_id: str, variable_id: str, wait_s: float, wanted: manager_pb2.Criteria | None
 ) -> Response:
     async with gateway.watch(session_id, variable_id, criteria=wanted) as watch:
-        try:
-            ended = await gateway.closing.interruptible(_end_of(watch, wait_s))
-        except GatewayClosing:
-            ended = None
-        variable = ended.variable if ended is not None else watch.variable
-        return answer(resources.variable(variable, ended.text if ended is not None else None))
+        with suppress(GatewayClosing):
+            await gateway.closing.interruptible(_until_end(watch, wait_s))
+        # Whether or not there was a wait: what has ended is told with its value.
+        end = watch.end
+        return answer(resources.variable(watch.variable, end.text if end is not None else None))
 
 
-async def _end_of(watch: Watch, wait_s: float) -> Ended | None:
+async def _until_end(watch: Watch, wait_s: float) -> None:
     deadline = time.monotonic() + wait_s
-    while (left_s := deadline - time.monotonic()) > 0:
-        news = await watch.next(left_s)
-        if isinstance(news, Ended):
-            return news
-    return None
+    while watch.end is None and (left_s := deadline - time.monotonic()) > 0:
+        await watch.next(left_s)

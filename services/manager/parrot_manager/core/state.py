@@ -240,6 +240,8 @@ class State:
         queued = [item for live in self.sessions.values() for item in live.queued.values()]
         told = [item for model in self.fleet.asked_models() for item in self.fleet.queued(model)]
         _agree(sorted(queued), sorted(told), "queue")
+        waiting = sum(not item.pending for item in told)
+        _agree(sum(backlog.calls for backlog in self.fleet.backlogs), waiting, "backlog")
         for refs in self.orphans.values():
             for ref in refs:
                 _agree(self.sessions[ref.session_id].attempts[ref.call_id].ref, ref, "orphan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Final
 
 import structlog
@@ -15,7 +16,7 @@ from parrot_manager.links import EngineLink
 from parrot_manager.reports import Reports
 from parrot_manager.shell import Shell
 from parrot_proto.engine.v1 import engine_pb2, engine_pb2_grpc
-from parrot_runtime import errors, rpc
+from parrot_runtime import errors, rpc, skew
 from parrot_runtime.errors import Fault
 from parrot_runtime.ids import is_id
 from parrot_runtime.text import check_name
@@ -105,6 +106,7 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
             raise Fault(errors.INVALID_REQUEST, "engine_id is no id", field="engine_id")
         for name in ("model", "backend", "version", "dtype", "attention", "parrot_version"):
             check_name(getattr(registration, name), name)
+        skew.check("engine", registration.parrot_version)
         if not registration.model or not registration.capacity:
             raise Fault(errors.INVALID_REQUEST, "an engine serves a model, and at least one call at once")
         return Engine(
@@ -152,6 +154,7 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
                 return
             if message is _EOF:
                 return
+            link.heard_s = time.monotonic()
             if message.HasField("fenced"):
                 tell = self._shell.fences.tell(link, message.fenced.shards)
                 self._shell.tasks.spawn(tell, f"epochs of {link.engine.id}")
@@ -177,6 +180,8 @@ class EngineControlServicer(engine_pb2_grpc.EngineControlServiceServicer):
         if not self._shell.links.remove(link) or lost is None or self._shell.stopping:
             # When this manager stops, what still runs is the next one's to find.
             return
+        if not lost.leaves:
+            self._shell.metrics.engine_lost()
         self._shell.fences.lost(lost.engine.id)
         self._shell.apply(EngineLost(lost.engine.id, lost.engine.epoch))
         log.info("engine detached", engine_id=lost.engine.id)

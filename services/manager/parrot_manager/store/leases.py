@@ -74,6 +74,11 @@ class Standing:
         living = {peer.id for peer in self.peers}
         return [holding.shard for holding in self.holdings if holding.manager_id not in living]
 
+    def left_behind(self, manager_id: str) -> set[int]:
+        """The shards that others held who are gone without having given them back."""
+        living = {manager_id, "", *(peer.id for peer in self.peers)}
+        return {holding.shard for holding in self.holdings if holding.manager_id not in living}
+
     def of(self, manager_id: str) -> dict[int, int]:
         """The shards of a manager, with their epochs."""
         return {h.shard: h.epoch for h in self.holdings if h.manager_id == manager_id}

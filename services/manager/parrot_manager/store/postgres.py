@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from sqlalchemy import Row, Select
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from parrot_manager.core.commands import Changes
@@ -29,7 +29,7 @@ from parrot_manager.store.listing import ListedSession, Place
 from parrot_manager.store.loads import queries_of, records_of, sliced
 from parrot_manager.store.postgres_leases import PostgresLeases
 from parrot_manager.store.postgres_tenants import PostgresTenants
-from parrot_manager.store.retry import retrying
+from parrot_manager.store.retry import Observer, retrying
 from parrot_manager.store.steps import Step
 from parrot_manager.store.turns import Turns, in_turn
 from parrot_runtime.ids import shard_of
@@ -50,14 +50,18 @@ ISOLATION: Final = "READ COMMITTED"
 
 
 def engine_of(url: str, pool_size: int = POOL_SIZE, isolation: str = ISOLATION) -> AsyncEngine:
-    """A pool of connections to `postgresql://...`."""
+    """A pool of connections to `postgresql://...`, with TLS as libpq's parameters in it say."""
+    given = make_url(url).set(drivername="postgresql+asyncpg")
+    # The driver takes these from a URL alone, and reads the files they name at each connection.
+    tls = {name: value for name, value in given.query.items() if name.startswith("ssl") and name != "ssl"}
     return create_async_engine(
-        make_url(url).set(drivername="postgresql+asyncpg"),
+        given.difference_update_query(tls),
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=STATEMENT_TIMEOUT_S,
         isolation_level=isolation,
         connect_args={
+            "dsn": URL.create("postgresql", query=tls).render_as_string(),
             "timeout": CONNECT_TIMEOUT_S,
             "command_timeout": STATEMENT_TIMEOUT_S,
             "server_settings": {"idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS)},
@@ -66,13 +70,16 @@ def engine_of(url: str, pool_size: int = POOL_SIZE, isolation: str = ISOLATION) 
 
 
 @asynccontextmanager
-async def opened(url: str, deadline_s: float, isolation: str = ISOLATION) -> AsyncIterator[PostgresStore]:
-    """The store at a URL, whose schema is in place."""
+async def opened(
+    url: str, deadline_s: float, isolation: str = ISOLATION, observer: Observer | None = None
+) -> AsyncIterator[PostgresStore]:
+    """The store at a URL, whose schema is in place. `observer`: told how its operations go."""
     engine = engine_of(url, isolation=isolation)
     # Connections of their own: a lease must not run out because many commits wait for one.
     lease_engine = engine_of(url, postgres_leases.POOL_SIZE, isolation)
     try:
-        yield PostgresStore(engine, deadline_s, PostgresLeases(lease_engine, deadline_s))
+        leases = PostgresLeases(lease_engine, deadline_s, observer)
+        yield PostgresStore(engine, deadline_s, leases, observer)
     finally:
         await engine.dispose()
         await lease_engine.dispose()
@@ -81,12 +88,19 @@ async def opened(url: str, deadline_s: float, isolation: str = ISOLATION) -> Asy
 class PostgresStore(Store):
     """Each method is one transaction, tried for `deadline_s` at most."""
 
-    def __init__(self, engine: AsyncEngine, deadline_s: float, leases: PostgresLeases) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        deadline_s: float,
+        leases: PostgresLeases,
+        observer: Observer | None = None,
+    ) -> None:
         self._engine = engine
         self._deadline_s = deadline_s
         self._leases = leases
         self._turns = Turns(POOL_SIZE - SPARED)
-        self._tenants = PostgresTenants(engine, deadline_s, self._turns)
+        self._observer = observer
+        self._tenants = PostgresTenants(engine, deadline_s, self._turns, observer)
 
     @property
     def leases(self) -> PostgresLeases:
@@ -224,7 +238,7 @@ class PostgresStore(Store):
                     await counted.end(connection)
                 return True
 
-        return await retrying(lambda: in_turn(write), what, self._deadline_s + longer_s)
+        return await retrying(lambda: in_turn(write), what, self._deadline_s + longer_s, self._observer)
 
     async def _load(self, session_ids: list[str], *, live: bool) -> list[SessionRecord]:
         found = {
@@ -242,7 +256,7 @@ class PostgresStore(Store):
                 found: Sequence[Row[Any]] = (await connection.execute(query)).all()
                 return found
 
-        return await retrying(read, what, self._deadline_s)
+        return await retrying(read, what, self._deadline_s, self._observer)
 
 
 async def _carried_out(connection: AsyncConnection, given: list[Step], *, if_new: bool) -> bool:

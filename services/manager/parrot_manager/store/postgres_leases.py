@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from parrot_manager.store.leases import Holding, Leases, Member, Peer, Standing, replaced
-from parrot_manager.store.retry import retrying
+from parrot_manager.store.retry import Observer, retrying
 
 TRY_S: Final = 1.0
 """How long the first try may take; each further one twice as long."""
@@ -67,8 +67,9 @@ _LEAVE: Final = text("DELETE FROM managers WHERE id = :id AND incarnation = :inc
 class PostgresLeases(Leases):
     """Each method is one transaction, tried for `deadline_s` at most."""
 
-    def __init__(self, engine: AsyncEngine, deadline_s: float) -> None:
+    def __init__(self, engine: AsyncEngine, deadline_s: float, observer: Observer | None = None) -> None:
         self._engine = engine
+        self._observer = observer
         self._deadline_s = deadline_s
         self._trying: set[asyncio.Future[Any]] = set()
 
@@ -124,7 +125,7 @@ class PostgresLeases(Leases):
         def attempt() -> Awaitable[T]:
             return self._abandonable(transact(), TRY_S * 2 ** next(tries))
 
-        return await retrying(attempt, what, self._deadline_s)
+        return await retrying(attempt, f"lease {what}", self._deadline_s, self._observer)
 
     async def _abandonable(self, work: Coroutine[Any, Any, T], within_s: float) -> T:
         """What comes of `work`, if that comes soon; else it is left to end by itself.

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from parrot_manager.core.tenants import Tenant, TenantLimits
 from parrot_manager.store import ledger_statements as ledger
 from parrot_manager.store.ledger import tenant_of
-from parrot_manager.store.retry import retrying
+from parrot_manager.store.retry import Observer, retrying
 from parrot_manager.store.tables import ApiKeyRow
 from parrot_manager.store.tenants import BURST_S, ApiKey, RequestLease, Tenants, same_key
 from parrot_manager.store.turns import Turns
@@ -33,10 +33,13 @@ T = TypeVar("T")
 class PostgresTenants(Tenants):
     """Each method is one transaction, tried for `deadline_s` at most."""
 
-    def __init__(self, engine: AsyncEngine, deadline_s: float, turns: Turns) -> None:
+    def __init__(
+        self, engine: AsyncEngine, deadline_s: float, turns: Turns, observer: Observer | None = None
+    ) -> None:
         self._engine = engine
         self._deadline_s = deadline_s
         self._turns = turns
+        self._observer = observer
 
     async def add_key(self, key: ApiKey) -> ApiKey:
         async def add(connection: AsyncConnection) -> ApiKey:
@@ -133,7 +136,7 @@ class PostgresTenants(Tenants):
             async with self._engine.begin() as connection:
                 return await work(connection)
 
-        return await retrying(transact, what, self._deadline_s + longer_s)
+        return await retrying(transact, what, self._deadline_s + longer_s, self._observer)
 
 
 def _key(row: Row[Any]) -> ApiKey:

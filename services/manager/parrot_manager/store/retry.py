@@ -49,6 +49,18 @@ _NO_CONNECTION: Final = (
 )
 
 T = TypeVar("T")
+
+
+class Observer:
+    """Told how the store's operations go; this one keeps it for itself."""
+
+    def took(self, what: str, seconds: float) -> None:
+        """An operation is over, with its retries, well or badly."""
+
+    def failed(self) -> None:
+        """The database, or the way to it, failed a try."""
+
+
 log = structlog.get_logger()
 
 
@@ -63,19 +75,30 @@ def passes(error: BaseException) -> bool:
     return isinstance(error, sqlalchemy.exc.DBAPIError) and error.connection_invalidated
 
 
-async def retrying(operation: Callable[[], Awaitable[T]], what: str, deadline_s: float) -> T:
+async def retrying(
+    operation: Callable[[], Awaitable[T]], what: str, deadline_s: float, observer: Observer | None = None
+) -> T:
     """What `operation` returns, tried again for as long as its errors pass.
 
     Raises:
         Fault: `unavailable`, when it did not succeed within `deadline_s`.
     """
-    end = time.monotonic() + deadline_s
+    observer = observer or Observer()
+    began = time.monotonic()
+    try:
+        return await _retrying(operation, what, began + deadline_s, observer)
+    finally:
+        observer.took(what, time.monotonic() - began)
+
+
+async def _retrying(operation: Callable[[], Awaitable[T]], what: str, end: float, observer: Observer) -> T:
     delay_s = FIRST_DELAY_S
     while True:
         try:
             async with asyncio.timeout(max(end - time.monotonic(), FIRST_DELAY_S)):
                 return await operation()
         except TROUBLE as error:
+            observer.failed()
             if not passes(error):
                 raise
             if time.monotonic() + delay_s >= end:

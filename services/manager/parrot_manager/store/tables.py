@@ -238,3 +238,12 @@ class ApiKeyRow(Base):
     digest: Mapped[bytes]
     created_ms: Mapped[int] = mapped_column(BigInteger)
     revoked_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+class SchemaStepRow(Base):
+    """A step of the schema, and the newest step that the oldest code knows which works with it."""
+
+    __tablename__ = "schema_steps"
+
+    revision: Mapped[str] = mapped_column(primary_key=True)
+    works_with: Mapped[str]

@@ -1,27 +1,37 @@
-"""The connection to NATS, and the two streams values live in."""
+"""The connection to NATS: one server, or a cluster that keeps several replicas of what it takes."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
-import nats
 import nats.errors
 import structlog
-from nats.js import JetStreamContext, api
-from nats.js.errors import BadRequestError, NotFoundError
+from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
 
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
-from parrot_runtime.values import subjects
+from parrot_runtime.values import connection, streams, subjects
+from parrot_runtime.values.breaks import Breaks
+from parrot_runtime.values.bus_client import BusClient, hide_passwords
+from parrot_runtime.values.connection import TROUBLE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import api
+    from nats.js.api import RawStreamMsg
+
+    from parrot_runtime.tls import Tls
 
 OLDEST_SERVER: Final = (2, 12)
 DELTA_AGE_S: Final = 600
@@ -32,23 +42,99 @@ AGED_S: Final = DELTA_AGE_S - 90
 FINAL_AGE_S: Final = 3600
 """How old a message gets; each says so itself. With an age of the whole stream, a server that starts
 drops the epochs that are older, though they are to last."""
-DEDUPE_S: Final = 120
-PENDING_BYTES: Final = 64 << 20
-RECONNECT_S: Final = 0.2
 FLUSH_S: Final = 5
-TROUBLE: Final = (nats.errors.Error, OSError, RuntimeError)
-"""What a server that refuses, is silent or is lost makes the client raise. The RuntimeError is uvloop's,
-for a write to a connection that was lost a moment ago; asyncio's own loop raises an OSError, or nothing."""
+READ_S: Final = 10.0
+"""How long a leader is waited for that is to answer: longer than most elections take."""
+ATTEMPT_S: Final = 1.0
+AGAIN_S: Final = 0.2
+WATCH_S: Final = 5.0
+UNANSWERED: Final = 3
+"""Questions in a row, each waited for as long as `ASKED_S`."""
+ASKED_S: Final = 5
+FILLS: Final = 64
+"""What is read from the streams at once: each takes a consumer of the server's."""
+MANAGER: Final = "manager"
+ELECTED: Final = "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED"
+__all__ = ["TROUBLE", "Bus", "connected"]
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Bus:
-    """A connection and its JetStream context."""
+    """A connection and its JetStream context.
+
+    Attributes:
+        replicas: how many servers keep what is written; with several, a server answers at once only what
+            its leader knows, and takes one write under a mark at a time.
+        breaks: when something may not have been heard.
+        fills: places for those who read from the streams.
+    """
 
     client: Client
     js: JetStreamContext
+    replicas: int = 1
+    breaks: Breaks = field(default_factory=Breaks)
+    fills: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FILLS))
+    _turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether what is written is kept by several servers."""
+        return self.replicas > 1
+
+    async def last(self, stream: str, subject: str) -> RawStreamMsg | None:
+        """The last message of a subject, as of a moment after the call; None: there is none.
+
+        Of replicas it is the leader that is asked, and a new one is waited for: a follower may not have
+        what was acknowledged long ago.
+
+        Raises:
+            one of TROUBLE: the bus does not answer.
+        """
+        if not self.is_replicated:
+            return await _or_none(self.js.get_last_msg(stream, subject, direct=True))
+        quick = self.client.jetstream(timeout=ATTEMPT_S)
+        deadline = time.monotonic() + READ_S
+        while True:
+            try:
+                return await _or_none(quick.get_last_msg(stream, subject))
+            except TROUBLE:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(AGAIN_S)
+
+    async def publish(
+        self, subject: str, payload: bytes, headers: dict[str, str], timeout_s: float
+    ) -> api.PubAck:
+        """Returns once a stream has a message, acknowledged.
+
+        Of replicas, who waits is told at once when the connection was lost or there is another leader: the
+        answer may have gone with the one before.
+
+        Raises:
+            one of TROUBLE: it is refused, or nothing was heard of it; it may be there all the same.
+        """
+        publishing = self.js.publish(subject, payload, timeout=timeout_s, headers=headers)
+        if not self.is_replicated:
+            return await publishing
+        task = asyncio.create_task(publishing, name="bus-publish")
+        broken = asyncio.get_running_loop().create_future()
+        on_break = partial(_settle, broken)
+        self.breaks.listen(on_break)
+        try:
+            await asyncio.wait((task, broken), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.breaks.forget(on_break)
+            # Cancelled, the library would take a late answer for somebody else's; so it is left to end.
+            task.add_done_callback(_noted)
+        if not task.done():
+            raise nats.errors.TimeoutError
+        return task.result()
+
+    def turn(self, epoch_subject: str) -> asyncio.Lock:
+        """Whoever writes under a mark does it in its turn: replicas refuse a second one meanwhile."""
+        return self._turns.setdefault(epoch_subject, asyncio.Lock())
 
     async def flush(self) -> None:
         """Returns once the server has all that was written.
@@ -70,28 +156,73 @@ _FLUSHING: Final[set[asyncio.Task[None]]] = set()
 
 def _flushed(flushing: asyncio.Task[None]) -> None:
     _FLUSHING.discard(flushing)
-    if not flushing.cancelled():
-        # Whoever waited was told of it, or waits no more.
-        flushing.exception()
+    _noted(flushing)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _noted(task: asyncio.Task[Any]) -> None:
+    """Whoever waited for it was told what became of it, or waits no more."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _or_none(asked: Any) -> RawStreamMsg | None:
+    try:
+        found: RawStreamMsg = await asked
+    except NotFoundError:
+        return None
+    return found
 
 
 @asynccontextmanager
-async def connected(url: str, name: str, timeout_s: float) -> AsyncIterator[Bus]:
+async def connected(
+    urls: str,
+    name: str,
+    timeout_s: float,
+    *,
+    replicas: int = 1,
+    tls: Tls | None = None,
+    role: str = "",
+) -> AsyncIterator[Bus]:
     """A bus whose streams exist. Reconnects by itself for as long as it is open.
+
+    Args:
+        urls: of the server, or of those of a cluster, with commas.
+        name: by which the server knows the connection.
+        timeout_s: how long the servers, and then the streams, are waited for.
+        replicas: how many there are to be of the streams, at least.
+        tls: what is shown to the server, and by what it is believed.
+        role: of the service: but for a manager (and tools, which have none) it waits for the streams.
 
     Raises:
         Fault: `unavailable`, when no suitable server answers within `timeout_s`: none there, too
             old (before 2.12 NATS silently ignores what we rely on), or without JetStream.
     """
-    client = await _connect(url, name, timeout_s)
+    shown = hide_passwords(urls)
+    breaks = Breaks()
+    client = BusClient(tls)
+    await connection.connect(client, urls, name, timeout_s, role, breaks)
     try:
         found = client.connected_server_version
-        check_version(f"{found.major}.{found.minor}.{found.patch}", url)
-        bus = Bus(client, client.jetstream(timeout=5))
-        await _ensure_streams(bus, url)
-        yield bus
+        check_version(f"{found.major}.{found.minor}.{found.patch}", shown)
+        bus = Bus(client, client.jetstream(timeout=ASKED_S), breaks=breaks)
+        await _hear_elections(bus)
+        if role in ("", MANAGER):
+            bus.replicas = await streams.ensure(bus.js, shown, replicas, timeout_s)
+        else:
+            bus.replicas = await streams.await_made(bus.js, shown, timeout_s)
+        watching = asyncio.create_task(_watch(bus), name="bus-watch")
+        try:
+            yield bus
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
     finally:
-        await _close(client)
+        await connection.close(client)
 
 
 def check_version(version: str, url: str) -> None:
@@ -111,103 +242,40 @@ def check_version(version: str, url: str) -> None:
         )
 
 
-async def _connect(url: str, name: str, timeout_s: float) -> Client:
-    async def on_error(error: Exception) -> None:
-        # While the server is away this comes with every try; the loss itself is logged once below.
-        log.debug("nats", error=repr(error))
+async def _hear_elections(bus: Bus) -> None:
+    """Takes another leader of a stream for a break; a stream without replicas never has one."""
 
-    async def on_disconnect() -> None:
-        log.warning("nats disconnected", url=url)
+    async def on_elected(message: Msg) -> None:
+        log.info("a stream has another leader", stream=message.subject.rpartition(".")[2])
+        bus.breaks.happened()
 
-    async def on_reconnect() -> None:
-        log.info("nats reconnected", url=url)
-
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await nats.connect(
-                url,
-                name=name,
-                connect_timeout=2,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=RECONNECT_S,
-                pending_size=PENDING_BYTES,
-                error_cb=on_error,
-                disconnected_cb=on_disconnect,
-                reconnected_cb=on_reconnect,
-            )
-    except TimeoutError:
-        reason = f"waited {timeout_s:g} s"
-    except (OSError, nats.errors.Error) as error:
-        reason = str(error)
-    raise Fault(errors.UNAVAILABLE, f"no NATS server answers at {url} ({reason}); is it running?")
+    for stream in subjects.STREAMS:
+        await bus.client.subscribe(f"{ELECTED}.{stream}", cb=on_elected)
 
 
-async def _close(client: Client) -> None:
-    if client.is_connected:
+async def _watch(bus: Bus) -> None:
+    """Knows how many replicas there are, and leaves a server that sees no leader for longer than an election.
+
+    Of a server that others of its cluster can't reach the library takes no notice: it answers.
+    """
+    changed = asyncio.Event()
+    bus.breaks.listen(changed.set)
+    unanswered = 0
+    while True:
         try:
-            await asyncio.wait_for(client.drain(), 2)
-        except TROUBLE as error:
-            log.warning("nats not drained", error=repr(error))
-    if not client.is_closed:
+            async with asyncio.timeout(WATCH_S):
+                await changed.wait()
+        except TimeoutError:
+            pass
+        changed.clear()
         try:
-            await client.close()
+            bus.replicas = await streams.replicas(bus.js)
         except TROUBLE as error:
-            # It tries to write what is left, also to a server that is away.
-            log.warning("nats closed with messages unsent", error=repr(error))
-
-
-async def _ensure_streams(bus: Bus, url: str) -> None:
-    for config in _configs():
-        try:
-            await _ensure_stream(bus.js, config)
-        except TROUBLE as error:
-            raise Fault(
-                errors.UNAVAILABLE,
-                f"the NATS server at {url} can't keep the stream {config.name} ({error}); "
-                "is JetStream turned on (nats-server -js)?",
-            ) from None
-
-
-async def _ensure_stream(js: JetStreamContext, config: api.StreamConfig) -> None:
-    try:
-        await js.add_stream(config)
-    except BadRequestError:
-        kept = (await js.stream_info(config.name or "")).config
-        # One with more subjects is a later version's, whose processes would lose them.
-        if not set(kept.subjects or ()) > set(config.subjects or ()):
-            await js.update_stream(config)
-    except NotFoundError as error:
-        raise nats.errors.Error(f"JetStream is off: {error}") from None
-
-
-def _configs() -> list[api.StreamConfig]:
-    def republish(root: str) -> api.RePublish:
-        return api.RePublish(src=f"{root}.>", dest=f"{subjects.LIVE_ROOT}.{root}.>")
-
-    # Of two roots, in the one order they have: the epochs' few messages come along.
-    everything = api.RePublish(src=">", dest=f"{subjects.LIVE_ROOT}.>")
-
-    deltas = api.StreamConfig(
-        name=subjects.DELTA_STREAM,
-        subjects=[
-            f"{root}.>" for root in (subjects.DELTA_ROOT, subjects.STATE_ROOT, subjects.DELTA_EPOCH_ROOT)
-        ],
-        storage=api.StorageType.FILE,
-        duplicate_window=1,
-        allow_direct=True,
-        allow_msg_ttl=True,
-        allow_rollup_hdrs=True,
-        republish=everything,
-    )
-    finals = api.StreamConfig(
-        name=subjects.FINAL_STREAM,
-        subjects=[f"{subjects.FINAL_ROOT}.>", f"{subjects.FINAL_EPOCH_ROOT}.>"],
-        storage=api.StorageType.FILE,
-        max_msgs_per_subject=1,
-        duplicate_window=DEDUPE_S,
-        allow_direct=True,
-        allow_msg_ttl=True,
-        allow_rollup_hdrs=True,
-        republish=republish(subjects.FINAL_ROOT),
-    )
-    return [deltas, finals]
+            log.debug("replicas not known now", error=repr(error))
+            unanswered += 1
+        else:
+            unanswered = 0
+        if unanswered >= UNANSWERED and bus.is_replicated and bus.client.is_connected:
+            log.warning("the server sees no leader of the streams; another one is tried", times=unanswered)
+            unanswered = 0
+            await bus.client.force_reconnect()

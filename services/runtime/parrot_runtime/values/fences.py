@@ -18,7 +18,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 import structlog
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import APIError
 
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
@@ -27,8 +27,12 @@ from parrot_runtime.values.bus import DELTA_AGE_S, FINAL_AGE_S, TROUBLE, Bus
 
 WRONG_LAST_SEQUENCE: Final = 10071
 """The server's code for a write whose expected sequence is not the last."""
+IN_PROCESS: Final = 10164
+"""Its code for one that comes while another, which could change what is last, is under way: with replicas."""
+BUSY_S: Final = 0.005
 PUBLISH_S: Final = 2.0
 RETRY_S: Final = 0.25
+EPOCH_HEADER: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 _GRANTED: Final = b"granted"
 _FENCED: Final = b"fenced"
 
@@ -122,26 +126,25 @@ class Fences:
                 return sequence
             headers = {"Nats-Rollup": "sub", "Nats-Expected-Last-Subject-Sequence": str(sequence)}
             try:
-                granted = await self._bus.js.publish(subject, _GRANTED, timeout=PUBLISH_S, headers=headers)
+                granted = await self._bus.publish(subject, _GRANTED, headers, PUBLISH_S)
             except APIError as error:
-                # Otherwise another manager, whose shard this was or will be, came before.
-                if not refused(error):
+                # Otherwise another manager, whose shard this was or will be, came before, or is just coming.
+                if is_busy(error):
+                    await asyncio.sleep(BUSY_S)
+                elif not refused(error):
                     raise
             else:
                 return granted.seq
 
     async def _last(self, stream: str, subject: str) -> tuple[int, bytes] | None:
-        try:
-            message = await self._bus.js.get_last_msg(stream, subject, direct=True)
-        except NotFoundError:
-            return None
-        return message.seq or 0, message.data or b""
+        message = await self._bus.last(stream, subject)
+        return None if message is None else (message.seq or 0, message.data or b"")
 
     async def _supersede(self, subject: str, age_s: int, due: Callable[[], bool]) -> None:
         headers = {"Nats-Rollup": "sub", "Nats-TTL": str(age_s)}
         while due():
             try:
-                await self._bus.js.publish(subject, _FENCED, timeout=PUBLISH_S, headers=headers)
+                await self._bus.publish(subject, _FENCED, headers, PUBLISH_S)
             except TROUBLE as error:
                 log.warning("engine not fenced yet", subject=subject, error=repr(error))
                 await asyncio.sleep(RETRY_S)
@@ -154,8 +157,10 @@ def refused(error: BaseException) -> bool:
     return isinstance(error, APIError) and error.err_code == WRONG_LAST_SEQUENCE
 
 
+def is_busy(error: BaseException) -> bool:
+    """Whether an error says that another write under the same mark is under way."""
+    return isinstance(error, APIError) and error.err_code == IN_PROCESS
+
+
 def _expecting(sequence: int, subject: str) -> dict[str, str]:
-    return {
-        "Nats-Expected-Last-Subject-Sequence": str(sequence),
-        "Nats-Expected-Last-Subject-Sequence-Subject": subject,
-    }
+    return {"Nats-Expected-Last-Subject-Sequence": str(sequence), EPOCH_HEADER: subject}

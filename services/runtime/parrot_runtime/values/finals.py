@@ -7,13 +7,14 @@ announces them, so whoever sees a `Final` finds its parts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
-from nats.js.errors import NotFoundError
 
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.values.v1 import values_pb2
@@ -21,10 +22,11 @@ from parrot_runtime import errors, limits, telemetry
 from parrot_runtime.errors import Fault
 from parrot_runtime.values import subjects
 from parrot_runtime.values.bus import FINAL_AGE_S, TROUBLE, Bus
-from parrot_runtime.values.fences import FencedError, Mark, refused
+from parrot_runtime.values.fences import BUSY_S, EPOCH_HEADER, FencedError, Mark, is_busy, refused
 
 VERSION: Final = 1
 PUBLISH_TIMEOUT_S: Final = 60.0
+TAKEN_WITHIN_S: Final = 2.0
 _RETRY_S: Final = 0.25
 _AGE: Final = {"Nats-TTL": str(FINAL_AGE_S)}
 
@@ -231,7 +233,7 @@ class Finals:
     ) -> None:
         while True:
             try:
-                await self._bus.js.publish(subject, payload, timeout=2, headers=headers)
+                await self._publish(subject, payload, headers)
             except TROUBLE as error:
                 if refused(error):
                     raise FencedError(f"the bus refuses what is written to {subject}") from None
@@ -241,21 +243,29 @@ class Finals:
                         "the bus does not take a variable's value; is NATS running?",
                         variable_id=variable_id,
                     ) from error
-                log.warning("publish retried", subject=subject, error=repr(error))
-                await asyncio.sleep(_RETRY_S)
+                if not is_busy(error):
+                    log.warning("publish retried", subject=subject, error=repr(error))
+                await asyncio.sleep(BUSY_S if is_busy(error) else _RETRY_S)
             else:
                 return
 
+    async def _publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
+        async with self._turn(headers.get(EPOCH_HEADER)):
+            await self._bus.publish(subject, payload, headers, TAKEN_WITHIN_S)
+
+    def _turn(self, epoch_subject: str | None) -> AbstractAsyncContextManager[None]:
+        if epoch_subject is None or not self._bus.is_replicated:
+            return contextlib.nullcontext()
+        return self._bus.turn(epoch_subject)
+
     async def _get(self, subject: str) -> tuple[bytes, Mapping[str, str]] | None:
         try:
-            message = await self._bus.js.get_last_msg(subjects.FINAL_STREAM, subject, direct=True)
-        except NotFoundError:
-            return None
+            message = await self._bus.last(subjects.FINAL_STREAM, subject)
         except TROUBLE as error:
             raise Fault(
                 errors.UNAVAILABLE, f"the bus does not answer ({error!r}); is NATS running?"
             ) from error
-        return message.data or b"", message.headers or {}
+        return None if message is None else (message.data or b"", message.headers or {})
 
 
 def _marked(mark: Mark | None) -> dict[str, str]:

@@ -1,116 +1,40 @@
 """Reads the variables of a session as they are written.
 
 A process subscribes once a session to what the server republishes, and fans out in memory: a
-reader of a variable is a cursor into a shared buffer. Offsets, in bytes of UTF-8, are the truth:
-a cursor drops what it has, a gap is filled from the stream, and what the stream lacks the final
-value brings. A slow reader holds nothing but its offset.
+reader of a variable is a cursor into a shared buffer. A gap is filled from the stream, and what the
+stream lacks the final value brings.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
-from nats.js import api
-from nats.js.errors import NotFoundError
 
 from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.values import subjects
-from parrot_runtime.values.bus import AGED_S, TROUBLE, Bus
+from parrot_runtime.values.buffer import Buffer, Chunk, Cursor, End
+from parrot_runtime.values.bus import AGED_S, READ_S, TROUBLE, Bus
 from parrot_runtime.values.finals import FinalRecord, Finals
+from parrot_runtime.values.replay import replayed
 from parrot_runtime.values.shared import Shared
 from parrot_runtime.values.subjects import SessionSubjects
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
+__all__ = ["Chunk", "Cursor", "End", "Feeds", "SessionFeed"]
+
 REPLAY_TIMEOUT_S: Final = 5.0
 PENDING_MESSAGES: Final = 1 << 20
+HEAL_AGAIN_S: Final = 1.0
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Text that was added at `offset_bytes`; never half a character."""
-
-    offset_bytes: int
-    text: str
-
-    @property
-    def end_bytes(self) -> int:
-        """Where the next chunk starts."""
-        return self.offset_bytes + len(self.text.encode())
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The variable's end; nothing follows."""
-
-    record: FinalRecord
-
-
-@dataclass(slots=True)
-class _Buffer:
-    """What is known of one variable: its text so far, and its end.
-
-    Attributes:
-        cursors: those that read it now.
-        base_bytes: where `data` begins: what was before it went with its age.
-        reach_bytes: the furthest that text was heard of, be it here or not.
-        on_bus: its end was heard on the bus, where it can be read again.
-    """
-
-    data: bytearray = field(default_factory=bytearray)
-    base_bytes: int = 0
-    reach_bytes: int = 0
-    attempt: int = 0
-    announced: tuple[values_pb2.Final, dict[str, str]] | None = None
-    end: FinalRecord | None = None
-    cursors: int = 0
-    on_bus: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def notify(self) -> None:
-        self.changed.set()
-        self.changed = asyncio.Event()
-
-    @property
-    def size_bytes(self) -> int:
-        """How far its text goes."""
-        return self.base_bytes + len(self.data)
-
-    def add(self, delta: values_pb2.Delta, *, aged: bool = False) -> bool:
-        """Takes in a delta; False when text before it is missing, unless that has `aged` away."""
-        if delta.attempt < self.attempt or self.end is not None:
-            return True
-        text = delta.text.encode()
-        self.reach_bytes = max(self.reach_bytes, delta.offset_bytes + len(text))
-        if aged and not self.size_bytes:
-            self.base_bytes = delta.offset_bytes
-        have = self.size_bytes
-        if delta.offset_bytes > have:
-            return False
-        self.attempt = delta.attempt
-        new = text[have - delta.offset_bytes :]
-        if new:
-            self.data += new
-            self.notify()
-        return True
-
-    def finish(self, record: FinalRecord) -> None:
-        """Takes the end, unless it is of an attempt that another has superseded; a client's has none."""
-        if self.end is None and (not record.attempt or record.attempt >= self.attempt):
-            self.end = record
-            if record.text is not None:
-                self.data, self.base_bytes = bytearray(record.text.encode()), 0
-            self.notify()
 
 
 class _Subscription(Protocol):
@@ -158,10 +82,13 @@ class SessionFeed:
         self._forget_ended = forget_ended
         self._forgotten: set[str] = set()
         self._finals = Finals(bus)
-        self._buffers: dict[str, _Buffer] = {}
+        self._buffers: dict[str, Buffer] = {}
         self._subscriptions: list[_Subscription] = []
-        self._replay: asyncio.Task[None] | None = None
+        self._replay: asyncio.Task[bool] | None = None
+        self._healing: asyncio.Task[None] | None = None
+        self._missed = False
         self._caught_up = False
+        self._whole_until = -1
 
     async def open(self) -> None:
         """Subscribes, and returns once the server knows of it.
@@ -179,6 +106,7 @@ class SessionFeed:
                     await client.subscribe(subject, cb=handler, pending_msgs_limit=PENDING_MESSAGES)
                 )
             await self._bus.flush()
+            self._bus.breaks.listen(self._on_break)
         except BaseException as error:
             # A reader that is cancelled here must not leave a subscription that nobody ends.
             await asyncio.shield(self.close())
@@ -190,9 +118,11 @@ class SessionFeed:
 
     async def close(self) -> None:
         """Unsubscribes."""
-        if self._replay is not None:
-            self._replay.cancel()
-            await asyncio.gather(self._replay, return_exceptions=True)
+        self._bus.breaks.forget(self._on_break)
+        tasks = [task for task in (self._healing, self._replay) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for subscription in self._subscriptions:
             try:
                 await subscription.unsubscribe()
@@ -245,14 +175,14 @@ class SessionFeed:
         if not self._caught_up:
             self.catch_up()
 
-    def buffer(self, variable_id: str) -> _Buffer:
+    def buffer(self, variable_id: str) -> Buffer:
         """The shared buffer of a variable."""
         found = self._buffers.get(variable_id)
         if found is None:
-            found = self._buffers[variable_id] = _Buffer()
+            found = self._buffers[variable_id] = Buffer()
         return found
 
-    async def complete(self, buffer: _Buffer) -> None:
+    async def complete(self, buffer: Buffer) -> None:
         """Fetches the value whose end was announced; when its parts are gone, waits to be told."""
         if buffer.announced is None or buffer.end is not None:
             return
@@ -276,19 +206,51 @@ class SessionFeed:
         return reach_bytes if offset_bytes > reach_bytes and self._caught_up else None
 
     @property
-    def reconnects(self) -> int:
-        """How often the bus was lost: what it told meanwhile was not heard."""
-        return int(self._bus.client.stats["reconnects"])
+    def breaks(self) -> int:
+        """How often something that the bus told may not have been heard."""
+        return self._bus.breaks.count
+
+    def _on_break(self) -> None:
+        # What is read now may be of before.
+        self._missed = True
+        if self._healing is None or self._healing.done():
+            self._healing = asyncio.create_task(self._heal(), name="value-heal")
+
+    async def _heal(self) -> None:
+        """Reads what was not heard: text, and the ends of what is read here."""
+        while self._missed:
+            self._missed = False
+            read = {key: one for key, one in self._buffers.items() if one.cursors and one.end is None}
+            if self._replay is not None:
+                await asyncio.wait([self._replay])
+            try:
+                if read:
+                    self.catch_up()
+                    self._missed |= self._replay is None or not await asyncio.shield(self._replay)
+                await asyncio.gather(*(self._look_for_end(key, one) for key, one in read.items()))
+            except Fault as fault:
+                log.warning("ends not read after a break; tried again", reason=fault.message)
+                self._missed = True
+            if self._missed:
+                await asyncio.sleep(HEAL_AGAIN_S)
+
+    async def _look_for_end(self, variable_id: str, buffer: Buffer) -> None:
+        async with self._bus.fills:
+            record = await self._finals.read(self._names.final(variable_id))
+        if record is not None:
+            buffer.on_bus = True
+            buffer.finish(record)
 
     async def _on_delta(self, message: Msg) -> None:
+        headers = message.headers or {}
+        if int(headers.get("Nats-Last-Sequence", -2)) == self._whole_until:
+            self._whole_until = int(headers["Nats-Sequence"])
         if not self._take(message.data):
             self.catch_up()
 
     def _take(self, data: bytes, *, aged: bool = False) -> bool:
-        whole = True
-        for delta in values_pb2.StepDeltas.FromString(data).deltas:
-            whole &= self._add(delta, aged=aged)
-        return whole
+        deltas = values_pb2.StepDeltas.FromString(data).deltas
+        return not [delta for delta in deltas if not self._add(delta, aged=aged)]
 
     def _add(self, delta: values_pb2.Delta, *, aged: bool = False) -> bool:
         """Takes in a delta; False when text before it is missing."""
@@ -298,7 +260,7 @@ class SessionFeed:
         found = self._buffers.get(variable_id)
         return found is not None and found.cursors > 0
 
-    def _forget_if_done(self, variable_id: str, buffer: _Buffer) -> None:
+    def _forget_if_done(self, variable_id: str, buffer: Buffer) -> None:
         on_bus = buffer.on_bus or variable_id in self._forgotten
         if self._forget_ended and on_bus and not buffer.cursors:
             self._buffers.pop(variable_id, None)
@@ -316,86 +278,23 @@ class SessionFeed:
                 buffer.notify()
             self._forget_if_done(final.variable_id, buffer)
 
-    async def _fill(self) -> None:
-        js = self._bus.js
+    async def _fill(self) -> bool:
+        """Reads what the stream has; whether that was possible."""
         try:
-            async with asyncio.timeout(REPLAY_TIMEOUT_S):
-                last = await js.get_last_msg(subjects.DELTA_STREAM, self._names.delta, direct=True)
-                subscription = await js.subscribe(
-                    self._names.delta,
-                    stream=subjects.DELTA_STREAM,
-                    ordered_consumer=True,
-                    config=api.ConsumerConfig(deliver_policy=api.DeliverPolicy.ALL),
-                )
-                try:
-                    while True:
-                        message = await subscription.next_msg(timeout=REPLAY_TIMEOUT_S)
-                        age_s = time.time() - message.metadata.timestamp.timestamp()
-                        self._take(message.data, aged=age_s > AGED_S)
-                        if message.metadata.sequence.stream >= (last.seq or 0):
-                            self._caught_up = True
-                            return
-                finally:
-                    await subscription.unsubscribe()
-        except NotFoundError:
-            self._caught_up = True
+            async with self._bus.fills, asyncio.timeout(REPLAY_TIMEOUT_S + READ_S):
+                last = await self._bus.last(subjects.DELTA_STREAM, self._names.delta)
+                # All that the stream has was heard, each message behind the one before.
+                if last is not None and last.seq != self._whole_until:
+                    await self._read_until(last.seq or 0)
         except TROUBLE as error:
             log.warning("replay failed; the final value will heal it", error=repr(error))
+            return False
+        self._caught_up = True
+        return True
 
-
-class Cursor:
-    """One reader's place in one variable."""
-
-    def __init__(self, feed: SessionFeed, variable_id: str, offset_bytes: int) -> None:
-        self._feed = feed
-        self._variable_id = variable_id
-        self.offset_bytes = offset_bytes
-
-    def close(self) -> None:
-        """Reads no more; once."""
-        self._feed.close_cursor(self._variable_id)
-
-    async def next(self, timeout_s: float) -> Chunk | End | None:
-        """What comes next: text, the end, or None when nothing came within `timeout_s`.
-
-        Raises:
-            Fault: `invalid_request`, when the cursor started within a character or beyond the end.
-        """
-        buffer = self._feed.buffer(self._variable_id)
-        if not self._has_news(buffer):
-            try:
-                # Not `wait_for`: on Python 3.11 that loses a cancellation that comes with the news.
-                async with asyncio.timeout(timeout_s):
-                    await buffer.changed.wait()
-            except TimeoutError:
-                return None
-        await self._feed.complete(buffer)
-        return self._take(buffer)
-
-    def _has_news(self, buffer: _Buffer) -> bool:
-        more = buffer.size_bytes > self.offset_bytes >= buffer.base_bytes
-        return more or buffer.end is not None or buffer.announced is not None
-
-    def _take(self, buffer: _Buffer) -> Chunk | End | None:
-        size, base = buffer.size_bytes, buffer.base_bytes
-        if size > self.offset_bytes >= base:
-            if buffer.data[self.offset_bytes - base] & 0xC0 == 0x80:
-                raise Fault(
-                    errors.INVALID_REQUEST,
-                    f"offset {self.offset_bytes} lies within a character; use an id that the stream sent",
-                    variable_id=self._variable_id,
-                )
-            chunk = Chunk(self.offset_bytes, buffer.data[self.offset_bytes - base :].decode())
-            self.offset_bytes = size
-            return chunk
-        if buffer.end is None:
-            return None
-        # What was streamed before a failure may not be here yet: only a value says how long it is.
-        if self.offset_bytes > size and buffer.end.text is not None:
-            raise Fault(
-                errors.INVALID_REQUEST,
-                f"offset {self.offset_bytes} lies beyond the value's {size} bytes; "
-                "use an id that the stream sent",
-                variable_id=self._variable_id,
-            )
-        return End(buffer.end)
+    async def _read_until(self, sequence: int) -> None:
+        async with aclosing(replayed(self._bus, self._names.delta, sequence)) as messages:
+            async for message in messages:
+                age_s = time.time() - message.metadata.timestamp.timestamp()
+                self._take(message.data, aged=age_s > AGED_S)
+                self._whole_until = max(self._whole_until, message.metadata.sequence.stream)

@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from nats.js import api
-from nats.js.errors import NotFoundError
 
 from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import errors
@@ -22,6 +20,7 @@ from parrot_runtime.errors import Fault
 from parrot_runtime.values import subjects
 from parrot_runtime.values.bus import TROUBLE, Bus
 from parrot_runtime.values.finals import Finals
+from parrot_runtime.values.replay import replayed
 from parrot_runtime.values.session_entries import Entries, Entry
 from parrot_runtime.values.session_fold import Added, Fold, Rest
 from parrot_runtime.values.shared import Shared
@@ -34,12 +33,11 @@ if TYPE_CHECKING:
 KEPT_BYTES: Final = 1 << 20
 """Rendered messages that are kept for the readers of a session; one who falls behind them is told."""
 PENDING_MESSAGES: Final = 1 << 20
-FILL_S: Final = 5.0
 LOOK_AGAIN_S: Final = 60.0
 """How long a silent log is trusted: what the bus told may have been lost on its way here."""
+LOOK_AGAIN_REPLICATED_S: Final = 10.0
+"""The same in a cluster: there it is lost also between two servers, of which no client hears."""
 TRY_AGAIN_S: Final = 1.0
-FILLS: Final = 64
-"""Logs that are read from the stream at once: each takes a consumer of the server's."""
 
 Told = values_pb2.StateChange | Added
 Render = Callable[[int, Sequence[Told]], list[bytes]]
@@ -58,20 +56,13 @@ class SessionLog:
         last: the sequence of the newest; 0: there is none.
     """
 
-    def __init__(  # noqa: PLR0917 - only `SessionLogs` makes them
-        self,
-        bus: Bus,
-        names: SessionSubjects,
-        render: Render,
-        read_value: ReadValue,
-        places: asyncio.Semaphore,
-        kept_bytes: int,
+    def __init__(
+        self, bus: Bus, names: SessionSubjects, render: Render, read_value: ReadValue, kept_bytes: int
     ) -> None:
         self._bus = bus
         self._names = names
         self._render = render
         self._read_value = read_value
-        self._places = places
         self.entries = Entries(kept_bytes)
         self.fold = Fold()
         self.last = 0
@@ -81,7 +72,8 @@ class SessionLog:
         self._heard: list[Msg] = []
         self._filling: asyncio.Task[BaseException | None] | None = None
         self._look_at = 0.0
-        self._reconnects = 0
+        self._breaks = 0
+        self._missed = False
 
     async def open(self) -> None:
         """Subscribes, and reads all there is.
@@ -94,6 +86,7 @@ class SessionLog:
                 self._names.live_log, cb=self._on_message, pending_msgs_limit=PENDING_MESSAGES
             )
             await self._bus.flush()
+            self._bus.breaks.listen(self._on_break)
             trouble = await self._look_again()
             if trouble is not None:
                 raise trouble
@@ -107,6 +100,7 @@ class SessionLog:
 
     async def close(self) -> None:
         """Unsubscribes."""
+        self._bus.breaks.forget(self._on_break)
         if self._filling is not None:
             self._filling.cancel()
             await asyncio.gather(self._filling, return_exceptions=True)
@@ -132,24 +126,32 @@ class SessionLog:
 
     async def wait(self, number: int, timeout_s: float) -> None:
         """Returns when there is an entry of that number, or after `timeout_s`."""
-        if number < self.entries.end:
-            return
-        if self._bus.client.stats["reconnects"] != self._reconnects or time.monotonic() > self._look_at:
-            self._look_again()
-        try:
-            async with asyncio.timeout(timeout_s):
-                while number >= self.entries.end:
+        deadline = time.monotonic() + timeout_s
+        while number >= self.entries.end and (now := time.monotonic()) < deadline:
+            if self._bus.breaks.count != self._breaks or now > self._look_at:
+                self._look_again()
+            try:
+                async with asyncio.timeout(min(deadline - now, max(self._look_at - now, TRY_AGAIN_S))):
                     await self._changed.wait()
-        except TimeoutError:
-            return
+            except TimeoutError:
+                continue
 
     def _look_again(self) -> asyncio.Task[BaseException | None]:
         """Reads what the stream has beyond the newest message known here; what kept it from that."""
         if self._filling is None or self._filling.done():
-            self._look_at = time.monotonic() + LOOK_AGAIN_S
-            self._reconnects = self._bus.client.stats["reconnects"]
+            self._look_at = time.monotonic() + self._trusted_s
+            self._breaks = self._bus.breaks.count
             self._filling = asyncio.create_task(self._fill_or_why(), name="session-log")
         return self._filling
+
+    @property
+    def _trusted_s(self) -> float:
+        return LOOK_AGAIN_REPLICATED_S if self._bus.is_replicated else LOOK_AGAIN_S
+
+    def _on_break(self) -> None:
+        # What is read now may be of before.
+        self._missed = True
+        self._look_again()
 
     async def _on_message(self, message: Msg) -> None:
         if self._filling is not None and not self._filling.done():
@@ -165,7 +167,7 @@ class SessionLog:
             return True
         if self._lasts[subject] != int(headers.get("Nats-Last-Sequence", 0)):
             return False
-        self._look_at = time.monotonic() + LOOK_AGAIN_S
+        self._look_at = time.monotonic() + self._trusted_s
         self._take(subject, sequence, time.time(), message.data)
         return True
 
@@ -186,13 +188,16 @@ class SessionLog:
         return Added(rest.variable_id, rest.offset_bytes, value[rest.offset_bytes :].decode(errors="replace"))
 
     async def _fill_or_why(self) -> BaseException | None:
-        try:
-            await self._fill()
-        except TROUBLE as error:
-            log.warning("session's log not read; tried again", reason=repr(error))
-            self._look_at = time.monotonic() + TRY_AGAIN_S
-            return error
-        return None
+        while True:
+            self._missed = False
+            try:
+                await self._fill()
+            except TROUBLE as error:
+                log.warning("session's log not read; tried again", reason=repr(error))
+                self._look_at = time.monotonic() + TRY_AGAIN_S
+                return error
+            if not self._missed:
+                return None
 
     async def _fill(self) -> None:
         """Reads what the stream has, then what was heard meanwhile; again, if something is missing there."""
@@ -200,7 +205,7 @@ class SessionLog:
         while not whole:
             # The stream has what was heard before it is asked for its newest.
             self._heard.clear()
-            async with self._places:
+            async with self._bus.fills:
                 await self._read(await self._newest())
             heard, self._heard = self._heard, []
             whole = all(map(self._hear, heard))
@@ -210,31 +215,17 @@ class SessionLog:
         return max(await asyncio.gather(*map(self._last_of, self._lasts)))
 
     async def _last_of(self, subject: str) -> int:
-        try:
-            found = await self._bus.js.get_last_msg(subjects.DELTA_STREAM, subject, direct=True)
-        except NotFoundError:
-            return 0
-        return found.seq or 0
+        found = await self._bus.last(subjects.DELTA_STREAM, subject)
+        return (found.seq or 0) if found is not None else 0
 
     async def _read(self, until: int) -> None:
         if until <= self.last:
             return
-        subscription = await self._bus.js.subscribe(
-            self._names.log,
-            stream=subjects.DELTA_STREAM,
-            ordered_consumer=True,
-            config=api.ConsumerConfig(
-                deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=self.last + 1
-            ),
-        )
-        try:
-            while self.last < until:
-                message = await subscription.next_msg(timeout=FILL_S)
+        async with aclosing(replayed(self._bus, self._names.log, until, first=self.last + 1)) as messages:
+            async for message in messages:
                 metadata = message.metadata
                 at_s = metadata.timestamp.timestamp()
                 self._take(message.subject, metadata.sequence.stream, at_s, message.data)
-        finally:
-            await subscription.unsubscribe()
 
 
 class SessionLogs(Shared[SessionLog]):
@@ -250,7 +241,6 @@ class SessionLogs(Shared[SessionLog]):
         self._render = render
         self._read_value = read_value
         self._finals = Finals(bus)
-        self._places = asyncio.Semaphore(FILLS)
 
     def session(self, tenant: str, session_id: str) -> AbstractAsyncContextManager[SessionLog]:
         """The log of a session, shared by all who follow it.
@@ -264,7 +254,7 @@ class SessionLogs(Shared[SessionLog]):
         """A log of one's own, that begins where the stream does; it is not open yet."""
         names = SessionSubjects(tenant, session_id)
         render = self._render(session_id)
-        return SessionLog(self._bus, names, render, self._value, self._places, kept_bytes)
+        return SessionLog(self._bus, names, render, self._value, kept_bytes)
 
     async def _value(self, names: SessionSubjects, variable_id: str) -> bytes:
         final = await self._finals.read(names.final(variable_id))

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from nats.js.errors import NotFoundError
-
 from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
@@ -75,9 +73,7 @@ class StateSubject:
         """
         headers = {"Nats-Expected-Last-Subject-Sequence": str(after), "Nats-TTL": str(STATE_AGE_S)}
         try:
-            taken = await self._bus.js.publish(
-                names.state, message.SerializeToString(), timeout=PUBLISH_S, headers=headers
-            )
+            taken = await self._bus.publish(names.state, message.SerializeToString(), headers, PUBLISH_S)
         except TROUBLE as error:
             if refused(error):
                 raise SupersededError(names.session_id) from None
@@ -91,11 +87,11 @@ class StateSubject:
             Fault: `unavailable`.
         """
         try:
-            found = await self._bus.js.get_last_msg(subjects.DELTA_STREAM, names.state, direct=True)
-        except NotFoundError:
-            return None
+            found = await self._bus.last(subjects.DELTA_STREAM, names.state)
         except TROUBLE as error:
             raise _unavailable(error) from error
+        if found is None:
+            return None
         return Last(found.seq or 0, values_pb2.SessionStates.FromString(found.data or b""))
 
 

@@ -9,6 +9,7 @@ from parrot_runtime.ids import shard_of
 
 DELTA_STREAM: Final = "PARROT_DELTAS"
 FINAL_STREAM: Final = "PARROT_FINALS"
+STREAMS: Final = (DELTA_STREAM, FINAL_STREAM)
 DELTA_ROOT: Final = "sv.delta"
 STATE_ROOT: Final = "sv.state"
 FINAL_ROOT: Final = "sv.final"

@@ -1,8 +1,9 @@
 """Streams text to variables: one bus message an engine step and session.
 
 What is appended in the turns of the event loop that take an engine step's outputs in travels together:
-no timer is waited for, which would wake the process once more a step. Messages are not awaited: a delta
-the bus loses is healed by the variable's final value, which carries all of it.
+no timer is waited for, which would wake the process once more a step. To a single server messages are not
+awaited: a delta it loses is healed by the variable's final value, which carries all of it. To replicas
+they go by `lanes`.
 """
 
 from __future__ import annotations
@@ -14,19 +15,14 @@ from typing import Final, Self
 import structlog
 
 from parrot_proto.values.v1 import values_pb2
-from parrot_runtime import limits
-from parrot_runtime.values.bus import DELTA_AGE_S, TROUBLE, Bus
+from parrot_runtime.values.bus import TROUBLE, Bus
 from parrot_runtime.values.fences import Mark, refused
+from parrot_runtime.values.lanes import MESSAGE_CHARS, VERSION, Lanes, headers_of, messages_of
 
-VERSION: Final = 1
 MOST_TURNS: Final = 16
 """Turns of the event loop that text waits for more, at most."""
-MESSAGE_CHARS: Final = limits.PART_BYTES // 4
-"""Text of one message: four bytes of UTF-8 a character at most."""
-
 SETTLE_S: Final = 60.0
 _RETRY_S: Final = 0.25
-_AGE: Final = {"Nats-TTL": str(DELTA_AGE_S)}
 
 log = structlog.get_logger()
 
@@ -44,6 +40,7 @@ class DeltaWriter:
         self._appended = 0
         self._wake = asyncio.Event()
         self._sending = asyncio.Lock()
+        self._lanes = Lanes(bus, engine_id)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -57,6 +54,7 @@ class DeltaWriter:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.flush()
+        await self._lanes.close()
 
     def append(
         self,
@@ -89,12 +87,15 @@ class DeltaWriter:
         self._wake.set()
 
     async def flush(self) -> None:
-        """Hands all that was appended to the connection. A `Final` published after it arrives after it."""
+        """Hands all that was appended on. To a single server a `Final` published after it comes after it."""
         async with self._sending:
             pending, self._pending = self._pending, {}
             for (subject, mark), deltas in pending.items():
-                for message in _messages(self._engine_id, deltas):
-                    await self._send(subject, message, _headers(mark))
+                if self._bus.is_replicated:
+                    self._lanes.add(subject, mark, deltas)
+                    continue
+                for message in messages_of(self._engine_id, deltas):
+                    await self._send(subject, message, headers_of(mark))
 
     async def settle(self, delta_subject: str, mark: Mark | None = None) -> None:
         """Returns once the bus has taken or refused all that was appended for a subject.
@@ -102,14 +103,19 @@ class DeltaWriter:
         A bus that stays away is waited for `SETTLE_S` long.
         """
         await self.flush()
-        # The stream takes a connection's messages in order: this one's answer is that of all before it.
-        nothing = values_pb2.StepDeltas(version=VERSION, engine_id=self._engine_id).SerializeToString()
         try:
             async with asyncio.timeout(SETTLE_S):
-                while not await self._taken(delta_subject, nothing, _headers(mark)):  # noqa: ASYNC110 - a server
-                    await asyncio.sleep(_RETRY_S)
+                await self._lanes.drained(mark)
+                if not self._bus.is_replicated:
+                    await self._answered(delta_subject, headers_of(mark))
         except TimeoutError:
             log.warning("deltas may come late: the bus is away", subject=delta_subject)
+
+    async def _answered(self, subject: str, headers: dict[str, str]) -> None:
+        """The stream takes a connection's messages in order: this one's answer is that of all before it."""
+        nothing = values_pb2.StepDeltas(version=VERSION, engine_id=self._engine_id).SerializeToString()
+        while not await self._taken(subject, nothing, headers):  # noqa: ASYNC110 - a server
+            await asyncio.sleep(_RETRY_S)
 
     async def _taken(self, subject: str, payload: bytes, headers: dict[str, str]) -> bool:
         try:
@@ -138,19 +144,3 @@ class DeltaWriter:
             await self._bus.client.publish(subject, message.SerializeToString(), headers=headers)
         except TROUBLE as error:
             log.warning("deltas dropped; the final value will heal them", subject=subject, error=repr(error))
-
-
-def _headers(mark: Mark | None) -> dict[str, str]:
-    return {**_AGE, **(mark.of_deltas if mark is not None else {})}
-
-
-def _messages(engine_id: str, deltas: list[values_pb2.Delta]) -> list[values_pb2.StepDeltas]:
-    messages: list[values_pb2.StepDeltas] = []
-    chars = MESSAGE_CHARS
-    for delta in deltas:
-        if chars + len(delta.text) > MESSAGE_CHARS:
-            messages.append(values_pb2.StepDeltas(version=VERSION, engine_id=engine_id))
-            chars = 0
-        messages[-1].deltas.append(delta)
-        chars += len(delta.text)
-    return messages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ CPU_BLOCK_TOKENS: Final = 32
 """vLLM's attention on CPU takes multiples of 32; the smallest shares prefixes best."""
 CPU_ATTENTION: Final = "CPU_ATTN"
 CPU_WORKER: Final = "parrot_engine.backends.vllm.cpu_worker.MendedCPUWorker"
+CPU_LIBRARY: Final = "libnuma.so.1"
 SCHEDULER: Final = "parrot_engine.backends.vllm.scheduler.ContextScheduler"
 ASYNC_SCHEDULER: Final = "parrot_engine.backends.vllm.scheduler.AsyncContextScheduler"
 COMPILERS: Final = ("g++", "c++", "clang++")
@@ -96,6 +98,21 @@ def check_invariance(options: VllmOptions, capability: tuple[int, int] | None) -
             "batch_invariant needs an NVIDIA GPU of compute capability 9.0 or later, "
             f"and this is {'none' if capability is None else '.'.join(map(str, capability))}"
         )
+
+
+def check_libraries() -> None:
+    """Checks for what vLLM's kernels for CPUs are linked against; vLLM warns, and fails with the model.
+
+    Raises:
+        BackendError: it is not here.
+    """
+    try:
+        ctypes.CDLL(CPU_LIBRARY)
+    except OSError:
+        raise BackendError(
+            f"vLLM's kernels for CPUs need {CPU_LIBRARY}, which this system has not; install it "
+            "(Debian and Ubuntu: apt-get install libnuma1)"
+        ) from None
 
 
 def scheduler(async_scheduling: bool) -> str:

@@ -190,6 +190,8 @@ def engine_config(options: VllmOptions, folder: ModelFolder) -> Any:
 
     capability = current_platform.get_device_capability() if current_platform.is_cuda() else None
     arguments.check_invariance(options, tuple(capability) if capability else None)
+    if current_platform.is_cpu():
+        arguments.check_libraries()
     given = arguments.engine_arguments(options, folder.path, folder.name, on_cpu=current_platform.is_cpu())
     config = AsyncEngineArgs(**given).create_engine_config()
     # Only now does vLLM know whether it schedules ahead; with a scheduler given it would not.

@@ -17,6 +17,7 @@ from parrot_manager.core.model import (
     Timings,
     Usage,
 )
+from parrot_manager.core.scheduling.backlog import Backlogs
 from parrot_manager.core.scheduling.books import Books
 from parrot_manager.core.scheduling.calls import Placement, QueuedCall
 from parrot_manager.core.scheduling.engines import UNKNOWN, EngineLoad
@@ -34,6 +35,7 @@ class Fleet:
         self._quotas = Quotas(policy.limits)
         self._books = books = Books(policy)
         self._placing = Placing(policy, books)
+        self.backlogs = Backlogs()
         self._queue, self._room, self._contexts = books.queue, books.room, books.contexts
         self.engines, self.estimates = books.engines, books.estimates
 
@@ -116,15 +118,21 @@ class Fleet:
         self._quotas.add(call.key, call.tenant)
         self._contexts.expect(call, ready=not call.pending)
         self._placing.add(call)
+        if call.pending:
+            self.backlogs.remove(call.key)
+        else:
+            self.backlogs.add(call)
 
     def withdraw(self, session_id: str, call_id: str) -> None:
         """A ready call is not to be placed, for now."""
         self._placing.discard((session_id, call_id))
+        self.backlogs.remove((session_id, call_id))
 
     def forget_call(self, session_id: str, call_id: str) -> None:
         """A call has ended, however that was, or is another manager's."""
         key = session_id, call_id
         self._placing.discard(key)
+        self.backlogs.remove(key)
         self._contexts.forget(key)
         self._quotas.remove(key)
 
@@ -136,6 +144,7 @@ class Fleet:
     def dispatched(self, placement: Placement, ref: Ref, now_ms: int) -> None:
         """A placement was carried out, as this attempt."""
         self._books.name(placement, ref)
+        self.backlogs.remove(placement.call.key)
 
     def arrived(self, ref: Ref) -> None:
         """An attempt that was sent ahead of its inputs has them all."""
@@ -166,6 +175,7 @@ class Fleet:
     def refused(self, placement: Placement) -> None:
         """A placement was not carried out; its call is forgotten, or said to be ready again."""
         self.freed(placement.engine_id, self._books.provisional(placement.call))
+        self.backlogs.remove(placement.call.key)
 
     def drain_keeps(self) -> list[FreeContexts | ExpectUses]:
         """What engines are to be told of their contexts, since it was last asked."""
@@ -187,6 +197,14 @@ class Fleet:
     def queued_calls(self) -> int:
         """How many calls have all their inputs and no place."""
         return len(self._queue)
+
+    def unfinished_calls(self) -> int:
+        """How many calls were accepted and have not ended, wherever they are."""
+        return len(self._quotas)
+
+    def running_calls(self) -> int:
+        """How many attempts the engines run, as far as is known here."""
+        return sum(len(load.running) for load in self.engines.values())
 
     def _changed(self, load: EngineLoad) -> None:
         load.pace = self.estimates.pace(load.engine)

@@ -17,6 +17,9 @@ class Quotas:
         self._tenants: dict[tuple[str, str], str] = {}
         self._counts: Counter[str] = Counter()
 
+    def __len__(self) -> int:
+        return len(self._tenants)
+
     def add(self, key: tuple[str, str], tenant: str) -> None:
         """A call is there."""
         if key not in self._tenants:

@@ -1,0 +1,1 @@
+"""The bus, measured by itself."""
