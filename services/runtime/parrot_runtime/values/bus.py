@@ -20,7 +20,7 @@ from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.values import connection, streams, subjects
 from parrot_runtime.values.breaks import Breaks
-from parrot_runtime.values.bus_client import BusClient, hide_passwords
+from parrot_runtime.values.bus_client import BusClient, end, hide_passwords
 from parrot_runtime.values.connection import TROUBLE
 
 if TYPE_CHECKING:
@@ -219,8 +219,7 @@ async def connected(
         try:
             yield bus
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await end(watching)
     finally:
         await connection.close(client)
 

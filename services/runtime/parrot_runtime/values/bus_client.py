@@ -37,10 +37,7 @@ class BusClient(Client):
         try:
             done, _ = await asyncio.wait({connecting}, timeout=timeout_s)
         finally:
-            # The library takes a cancellation that comes at the wrong moment for the end of one try.
-            while not connecting.done():
-                connecting.cancel()
-                await asyncio.wait({connecting}, timeout=CANCEL_S)
+            await end(connecting)
             if not self.is_connected and self._transport is not None:
                 # Of a try that was broken off.
                 self._transport.close()  # type: ignore[no-untyped-call]
@@ -78,6 +75,19 @@ class BusClient(Client):
             await super()._process_err(err_msg)
         else:
             await self._process_op_err(error)
+
+
+async def end(task: asyncio.Task[Any]) -> None:
+    """Returns once a task that waits for the library has ended; what came of it is left to who wants it.
+
+    The library takes a cancellation that comes at the wrong moment for the end of one try, and loses one that
+    comes together with an answer.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCEL_S)
+    if not task.cancelled():
+        task.exception()
 
 
 def is_forbidden(error: BaseException) -> bool:

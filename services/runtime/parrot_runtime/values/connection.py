@@ -14,6 +14,7 @@ from parrot_runtime.values.breaks import Breaks
 from parrot_runtime.values.bus_client import (
     BusClient,
     credentials_of,
+    end,
     hide_passwords,
     is_forbidden,
     refuses,
@@ -23,6 +24,7 @@ from parrot_runtime.values.bus_client import (
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
+DRAIN_S: Final = 2.0
 PENDING_BYTES: Final = 64 << 20
 RECONNECT_S: Final = 0.2
 PING_S: Final = 2
@@ -100,9 +102,14 @@ async def connect(  # noqa: PLR0917 - only a bus is made of it
 async def close(client: Client) -> None:
     """Has the server take what was written, for a moment, and ends the connection."""
     if client.is_connected:
-        try:
-            await asyncio.wait_for(client.drain(), 2)
-        except TROUBLE as error:
+        draining = asyncio.create_task(client.drain(), name="bus-drain")
+        await asyncio.wait({draining}, timeout=DRAIN_S)
+        if not draining.done():
+            log.warning("nats not drained", waited_s=DRAIN_S)
+        await end(draining)
+        if not draining.cancelled() and (error := draining.exception()) is not None:
+            if not isinstance(error, TROUBLE):
+                raise error
             log.warning("nats not drained", error=repr(error))
     if not client.is_closed:
         try:

@@ -20,6 +20,7 @@ import structlog
 from parrot_proto.values.v1 import values_pb2
 from parrot_runtime import limits
 from parrot_runtime.values.bus import DELTA_AGE_S, TROUBLE, Bus
+from parrot_runtime.values.bus_client import end
 from parrot_runtime.values.fences import BUSY_S, Mark, is_busy, refused
 
 VERSION: Final = 1
@@ -91,9 +92,7 @@ class Lanes:
         tasks = [lane.task for lane in self._lanes.values()]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=CLOSE_S)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.gather(*map(end, late))
 
 
 class _Lane:
