@@ -37,7 +37,7 @@ simulate-mutations: setup ## Break the core on purpose, and list the seeds that 
 lint: setup ## Check style, types, the rooms' walls, the protos, what is generated, and that the release before fits
 	ruff check .
 	ruff format --check .
-	mypy services tools tests examples benchmarks deploy
+	mypy services kernels tools tests examples benchmarks deploy
 	lint-imports
 	buf lint
 	python tools/generate_protos.py --check

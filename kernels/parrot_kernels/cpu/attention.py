@@ -1,0 +1,185 @@
+"""Runs plans on the CPU (`native/attention.hpp`)."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from parrot_kernels.native import library
+from parrot_kernels.plan import Plan
+
+if TYPE_CHECKING:
+    import torch
+
+_TYPES: Final = {"torch.float32": 0, "torch.bfloat16": 1, "torch.float16": 2}
+_OPENMP: Final = re.compile(r"\S*/lib(?:gomp|iomp5|omp)[-.\w]*\.so[.\d]*")
+
+
+class AttentionError(ValueError):
+    """Tensors that can't be worked on; says why."""
+
+
+class Layout(IntEnum):
+    """How a block of the KV memory is laid out for each head, of B tokens and D dims.
+
+    ROWS: keys [D][B], values [B][D]. PAIRS: keys [B/16][D/2][16][2], values [D/16][B/2][16][2], the last
+    numbers being pairs of dims, and of tokens. They are vLLM's layouts `vec` and `amx`.
+    """
+
+    ROWS = 0
+    PAIRS = 1
+
+
+class Processor(IntEnum):
+    """What a kernel is made for."""
+
+    PORTABLE = 0
+    AVX2 = 1
+    AVX512 = 2
+    AMX = 3
+
+
+class _Problem(ctypes.Structure):
+    _fields_ = [
+        ("q", ctypes.c_void_p),
+        ("q_row", ctypes.c_int64),
+        ("q_head", ctypes.c_int64),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("kv_block", ctypes.c_int64),
+        ("kv_head", ctypes.c_int64),
+        ("out", ctypes.c_void_p),
+        ("out_row", ctypes.c_int64),
+        ("out_head", ctypes.c_int64),
+        ("partial_out", ctypes.c_void_p),
+        ("partial_lse", ctypes.c_void_p),
+        ("tables", ctypes.c_void_p),
+        ("items", ctypes.c_void_p),
+        ("row_index", ctypes.c_void_p),
+        ("partial_begin", ctypes.c_void_p),
+        ("partial_index", ctypes.c_void_p),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("item_count", "rows", "block_tokens", "kv_heads", "group", "head_size")
+        ),
+        ("scale", ctypes.c_float),
+        ("type", ctypes.c_int32),
+        ("layout", ctypes.c_int32),
+    ]
+
+
+class CpuAttention:
+    """Attention of decode steps over one KV memory's layers; not for several threads at once."""
+
+    def __init__(
+        self,
+        *,
+        block_tokens: int,
+        layout: Layout,
+        scale: float,
+        threads: int,
+        processor: Processor | None = None,
+    ) -> None:
+        """Builds or loads the library.
+
+        Args:
+            scale: of the dot products; above 0.
+            threads: how many work at once.
+            processor: whose kernels to use; by default the best there are.
+
+        Raises:
+            BuildError: the native library can't be had.
+            AttentionError: blocks are no multiples of 32 tokens.
+        """
+        if block_tokens % 32 or scale <= 0 or threads < 1:
+            raise AttentionError(
+                f"blocks of {block_tokens} tokens, scale {scale:g}, {threads} threads: blocks are multiples "
+                "of 32 tokens, the scale is above 0, and there is a thread at least"
+            )
+        self._native = library()
+        _use_threads_in_process(self._native)
+        self._processor = best_processor() if processor is None else processor
+        self._threads = threads
+        self._problem = _Problem(block_tokens=block_tokens, scale=scale, layout=layout)
+        self._partial_out = np.zeros(0, np.float32)
+        self._partial_lse = np.zeros(0, np.float32)
+
+    def attend(
+        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Plan, out: torch.Tensor
+    ) -> None:
+        """Writes the attention of every row that has tokens; other rows are left as they are.
+
+        Args:
+            q: rows x query heads x head size.
+            keys, values: blocks x KV heads x the block's numbers in the layout, of one type with `q`.
+            plan: of these rows.
+            out: as `q`.
+
+        Raises:
+            AttentionError: the tensors don't fit together.
+        """
+        rows = len(plan.partial_begin) - 1
+        self._check(q, keys, values, out, rows)
+        problem, heads, size = self._problem, q.shape[1], q.shape[2]
+        if plan.partials * heads > len(self._partial_lse):
+            self._partial_out = np.empty(plan.partials * heads * size, np.float32)
+            self._partial_lse = np.empty(plan.partials * heads, np.float32)
+        problem.q, (problem.q_row, problem.q_head) = q.data_ptr(), q.stride()[:2]
+        problem.keys, problem.values = keys.data_ptr(), values.data_ptr()
+        problem.kv_block, problem.kv_head = keys.stride()[:2]
+        problem.out, (problem.out_row, problem.out_head) = out.data_ptr(), out.stride()[:2]
+        problem.partial_out, problem.partial_lse = (
+            self._partial_out.ctypes.data,
+            self._partial_lse.ctypes.data,
+        )
+        problem.tables, problem.items = plan.tables.ctypes.data, plan.items.ctypes.data
+        problem.row_index = plan.row_index.ctypes.data
+        problem.partial_begin, problem.partial_index = (
+            plan.partial_begin.ctypes.data,
+            plan.partial_index.ctypes.data,
+        )
+        problem.item_count, problem.rows = len(plan.items), rows
+        problem.kv_heads, problem.group, problem.head_size = keys.shape[1], heads // keys.shape[1], size
+        problem.type = _TYPES[str(q.dtype)]
+        self._native.parrot_attend(ctypes.byref(problem), int(self._processor), self._threads)
+
+    def _check(
+        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor, rows: int
+    ) -> None:
+        if str(q.dtype) not in _TYPES or any(each.dtype != q.dtype for each in (keys, values, out)):
+            raise AttentionError(
+                f"queries, KV and output are of one type, and of {', '.join(_TYPES)}; not {q.dtype}"
+            )
+        size = q.shape[2]
+        if size % 32 or q.shape[1] % keys.shape[1] or q.shape != out.shape or len(q) < rows:
+            raise AttentionError(
+                f"queries {tuple(q.shape)}, out {tuple(out.shape)}, {rows} rows, {keys.shape[1]} KV heads: "
+                "heads are multiples of 32 dims, and of the KV heads, and each row has a query"
+            )
+        numbers = self._problem.block_tokens * size
+        if any(
+            each.shape[2:].numel() != numbers or each.stride()[:2] != keys.stride()[:2]
+            for each in (keys, values)
+        ):
+            raise AttentionError(f"keys and values are blocks x heads x {numbers} numbers, laid out alike")
+        if any(each.stride(-1) != 1 for each in (q, out, keys, values)):
+            raise AttentionError("the last dimension has no gaps")
+
+
+def best_processor() -> Processor:
+    """Whose kernels this machine can run."""
+    return Processor(library().parrot_best_processor())
+
+
+def _use_threads_in_process(native: ctypes.CDLL) -> None:
+    """Has the kernels run on the threads of the OpenMP library that is loaded, if one is."""
+    maps = Path("/proc/self/maps")
+    found = _OPENMP.search(maps.read_text()) if maps.exists() else None
+    if found is not None:
+        parallel = getattr(ctypes.CDLL(found.group()), "GOMP_parallel", None)
+        native.parrot_use_threads_of(ctypes.cast(parallel, ctypes.c_void_p) if parallel is not None else None)

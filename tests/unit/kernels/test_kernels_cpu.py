@@ -1,0 +1,184 @@
+"""The CPU kernels against float64, for every processor this machine has, type and layout."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from tests.support.forests import Forest, random_forest
+
+from parrot_kernels.cpu import AttentionError, CpuAttention, Layout, Processor, best_processor
+from parrot_kernels.plan import CPU_COSTS, Capacity, Costs, Planner, Shape
+from parrot_kernels.reference import attention
+
+BLOCK = 32
+FREE = Costs(row=0.0, item=0.0, partial=0.0)
+NEVER = Costs(row=0.0, item=1e9, partial=0.0)
+"""Sharing never pays."""
+BOUNDS = {torch.float32: 3e-6, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
+"""Outputs are sums of values within about -4 to 4, rounded to the type: half a unit in the last place of the
+largest, and for bfloat16 the rounding of the weights."""
+MINE = [processor for processor in Processor if processor <= best_processor()]
+
+
+def laid_out(plain: torch.Tensor, layout: Layout, *, keys: bool) -> torch.Tensor:
+    """Blocks x heads x tokens x dims as a layout has them."""
+    blocks, heads, tokens, size = plain.shape
+    if layout is Layout.ROWS:
+        made = plain.transpose(2, 3) if keys else plain
+    elif keys:
+        made = plain.reshape(blocks, heads, tokens // 16, 16, size // 2, 2).permute(0, 1, 2, 4, 3, 5)
+    else:
+        made = plain.reshape(blocks, heads, tokens // 2, 2, size // 16, 16).permute(0, 1, 4, 2, 5, 3)
+    return made.contiguous().reshape(blocks, heads, -1)
+
+
+class Case:
+    """A batch over a KV memory of which all that is nobody's is no number."""
+
+    def __init__(
+        self, forest: Forest, dtype: torch.dtype, layout: Layout, *, kv_heads: int, group: int, size: int
+    ) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.forest, self.layout, self.dtype = forest, layout, dtype
+        self.rows = len(forest.lengths)
+        heads = kv_heads * group
+        blocks = 1 + int(forest.tables.max())
+        self.q = torch.randn(self.rows, heads, size, generator=generator).to(dtype)
+        self.keys, self.values = (
+            torch.randn(blocks, kv_heads, BLOCK, size, generator=generator).to(dtype) for _ in range(2)
+        )
+        self.scale = size**-0.5
+        self.shape = Shape(BLOCK, kv_heads, group, tile_rows=max(group, 32), workers=2)
+        used = torch.zeros(blocks, BLOCK, dtype=torch.bool)
+        for table, length in zip(forest.tables.tolist(), forest.lengths.tolist(), strict=True):
+            for at in range(length):
+                used[table[at // BLOCK], at % BLOCK] = True
+        poison = ~used[:, None, :, None]
+        self.memory = (
+            laid_out(self.keys.masked_fill(poison, float("nan")), layout, keys=True),
+            laid_out(self.values.masked_fill(poison, float("nan")), layout, keys=False),
+        )
+
+    def run(
+        self, processor: Processor, costs: Costs = CPU_COSTS, threads: int = 2, **shape: Any
+    ) -> torch.Tensor:
+        """What comes out; rows without tokens are left as they were."""
+        made = Shape(**{name: shape.get(name, getattr(self.shape, name)) for name in Shape.__slots__})
+        planner = Planner(made, Capacity.of(self.rows), costs)
+        plan = planner.plan(self.forest.tables, self.forest.lengths)
+        out = torch.full_like(self.q, float("nan"))
+        kernel = CpuAttention(
+            block_tokens=BLOCK, layout=self.layout, scale=self.scale, threads=threads, processor=processor
+        )
+        kernel.attend(self.q, *self.memory, plan, out)
+        return out
+
+    def expected(self) -> torch.Tensor:
+        """In float64."""
+        keys, values = (each.float().transpose(1, 2).numpy() for each in (self.keys, self.values))
+        tables, lengths = self.forest.tables.tolist(), self.forest.lengths.tolist()
+        found = attention(self.q.float().numpy(), (keys, values), tables, lengths, self.scale)
+        return torch.from_numpy(found)
+
+    @property
+    def busy(self) -> list[int]:
+        """Rows with tokens."""
+        return [row for row, length in enumerate(self.forest.lengths.tolist()) if length]
+
+
+def check(case: Case, out: torch.Tensor) -> None:
+    rows = case.busy
+    assert torch.isfinite(out[rows].float()).all()
+    assert (out[rows].double() - case.expected()[rows]).abs().max() < BOUNDS[case.dtype]
+    rest = [row for row in range(case.rows) if row not in rows]
+    assert torch.isnan(out[rest].float()).all()
+
+
+@pytest.mark.parametrize("processor", MINE, ids=lambda found: found.name.lower())
+@pytest.mark.parametrize("layout", Layout, ids=lambda found: found.name.lower())
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_every_kernel_makes_what_float64_does(
+    processor: Processor, layout: Layout, dtype: torch.dtype, seed: int
+) -> None:
+    source = random.Random(seed)
+    forest = random_forest(source, source.randint(1, 20), BLOCK)
+    group = source.choice((1, 2, 3, 4, 7, 8))
+    case = Case(
+        forest, dtype, layout, kv_heads=source.choice((1, 3)), group=group, size=source.choice((32, 64, 128))
+    )
+    for costs in (CPU_COSTS, FREE, NEVER):
+        check(case, case.run(processor, costs))
+
+
+@pytest.mark.parametrize("layout", Layout, ids=lambda found: found.name.lower())
+def test_neither_sharing_nor_the_cut_of_the_work_changes_what_comes_out(layout: Layout) -> None:
+    case = Case(
+        random_forest(random.Random(3), 24, BLOCK), torch.float32, layout, kv_heads=2, group=3, size=64
+    )
+    base = case.run(MINE[-1])
+    for costs in (FREE, NEVER):
+        for workers in (1, 64):
+            for tile_rows in (3, 12, 96):
+                out = case.run(MINE[-1], costs, workers=workers, tile_rows=tile_rows)
+                assert (out[case.busy] - base[case.busy]).abs().max() < BOUNDS[torch.float32]
+
+
+def test_neither_the_order_of_rows_nor_where_blocks_lie_matters() -> None:
+    forest = random_forest(random.Random(5), 16, BLOCK)
+    case = Case(forest, torch.float32, Layout.ROWS, kv_heads=1, group=2, size=32)
+    base = case.run(MINE[-1])
+    other, order = forest.shuffled(random.Random(6))
+    moved = Case(other, torch.float32, Layout.ROWS, kv_heads=1, group=2, size=32)
+    moved.q, moved.memory = case.q[order], case.memory
+    out = moved.run(MINE[-1])
+    busy = moved.busy
+    assert torch.equal(out[busy], base[order][busy])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_any_number_of_threads_makes_the_same(threads: int) -> None:
+    case = Case(
+        random_forest(random.Random(8), 20, BLOCK), torch.bfloat16, Layout.PAIRS, kv_heads=3, group=3, size=64
+    )
+    check(case, case.run(MINE[-1], threads=threads))
+
+
+def test_one_kernel_takes_one_layer_after_another_of_different_sizes() -> None:
+    for seed in range(5):
+        forest = random_forest(random.Random(seed), 1 + 5 * seed, BLOCK)
+        case = Case(forest, torch.float32, Layout.ROWS, kv_heads=2, group=1, size=32 * (1 + seed % 3))
+        check(case, case.run(MINE[-1], FREE))
+
+
+def test_large_scores_do_not_overflow() -> None:
+    case = Case(
+        random_forest(random.Random(1), 6, BLOCK), torch.float32, Layout.ROWS, kv_heads=1, group=1, size=32
+    )
+    case.q *= 1e3
+    out = case.run(MINE[-1])
+    assert torch.isfinite(out[case.busy]).all()
+    assert (out[case.busy].double() - case.expected()[case.busy]).abs().max() < 1e-3
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    case = Case(
+        random_forest(random.Random(1), 4, BLOCK), torch.float32, Layout.ROWS, kv_heads=2, group=2, size=32
+    )
+    plan = Planner(case.shape, Capacity.of(4)).plan(case.forest.tables, case.forest.lengths)
+    kernel = CpuAttention(block_tokens=BLOCK, layout=Layout.ROWS, scale=1.0, threads=1)
+    q, (keys, values) = case.q, case.memory
+    for wrong, why in (
+        ((q.double(), keys, values), "one type"),
+        ((q, keys.half(), values), "one type"),
+        ((q[:, :3], keys, values), "KV heads"),
+        ((q[:2], keys, values), "rows"),
+        ((q, keys[..., :-1], values), "laid out alike"),
+    ):
+        with pytest.raises(AttentionError, match=why):
+            kernel.attend(*wrong, plan, torch.empty_like(wrong[0]))
+    with pytest.raises(AttentionError, match="multiples of 32"):
+        CpuAttention(block_tokens=16, layout=Layout.ROWS, scale=1.0, threads=1)
