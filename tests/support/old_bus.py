@@ -7,14 +7,11 @@ A proxy before NATS that rewrites what is published to, and delivered from, the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
 
 from tests.support.old_release import OldRelease
+from tests.support.proxy import Proxy
 
 PACKAGE: Final = "parrot_proto.values.v1"
 _WITH_PAYLOAD: Final = {b"PUB", b"HPUB", b"MSG", b"HMSG"}
@@ -28,67 +25,23 @@ _MESSAGES: Final = (
 )
 
 
-@dataclass(slots=True)
-class OldBus:
+class OldBus(Proxy):
     """The proxy: `url` is where an earlier release finds its NATS; `seen`, the messages it let through."""
 
-    release: OldRelease
-    server: str
-    url: str = ""
-    seen: set[str] = field(default_factory=set)
-    _passing: set[asyncio.Task[None]] = field(default_factory=set)
-    _writers: list[asyncio.StreamWriter] = field(default_factory=list)
-    _closed: bool = False
+    def __init__(self, release: OldRelease, server: str) -> None:
+        super().__init__(server)
+        self.seen: set[str] = set()
+        self._release = release
 
-    @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[OldBus]:
-        """Serves for the length of the `async with`."""
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
-            yield self
-        finally:
-            server.close()
-            self._closed = True
-            for task in self._passing:
-                task.cancel()
-            await asyncio.gather(*self._passing, return_exceptions=True)
-            # A task that was cancelled before it began has closed nothing.
-            for writer in self._writers:
-                writer.close()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
+    async def there(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+        """What the release publishes."""
+        await self._known_of(client, server)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._closed:
-            # It was accepted before the server was closed, and comes after.
-            writer.close()
-            return
-        self._writers.append(writer)
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._passing.add(task)
-        task.add_done_callback(self._passing.discard)
+    async def back(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        """What is delivered to it."""
+        await self._known_of(server, client)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        parts = urlsplit(self.server)
-        ends, ways = [writer], list[asyncio.Task[None]]()
-        try:
-            there, back = await asyncio.open_connection(parts.hostname, parts.port)
-            ends.append(back)
-            ways += [
-                asyncio.create_task(self._pass_on(reader, back)),
-                asyncio.create_task(self._pass_on(there, writer)),
-            ]
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            # All of it before the first wait: that may be cancelled.
-            for way in ways:
-                way.cancel()
-            for end in ends:
-                end.close()
-            await asyncio.gather(*ways, return_exceptions=True)
-
-    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _known_of(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while line := await source.readline():
             words = line.split()
             if words and words[0].upper() in _WITH_PAYLOAD:
@@ -110,7 +63,7 @@ class OldBus:
         for pattern, message in _MESSAGES:
             if payload and pattern.fullmatch(subject):
                 self.seen.add(message)
-                payload = self.release.known(f"{PACKAGE}.{message}", payload)
+                payload = self._release.known(f"{PACKAGE}.{message}", payload)
         sizes = [b"%d" % split] if with_headers else []
         head = words[: -2 if with_headers else -1]
         line = b" ".join([*head, *sizes, b"%d" % (split + len(payload))])

@@ -21,28 +21,15 @@ from typing import Final
 HERE: Final = Path(__file__).resolve().parent
 NAME: Final = "libparrot_kernels.so"
 COMMON: Final = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+_AVX512: Final = (
+    *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16"),
+    "-mfma",
+    "-mprefer-vector-width=512",
+)
 X86_FLAGS: Final = {
-    "attention_avx512.cpp": (
-        "-mavx512f",
-        "-mavx512bw",
-        "-mavx512vl",
-        "-mavx512dq",
-        "-mavx512bf16",
-        "-mfma",
-        "-mprefer-vector-width=512",
-    ),
+    "attention_amx.cpp": (*_AVX512, "-mamx-tile", "-mamx-bf16"),
+    "attention_avx512.cpp": _AVX512,
     "attention_avx2.cpp": ("-mavx2", "-mfma", "-mf16c"),
-    "attention_amx.cpp": (
-        "-mavx512f",
-        "-mavx512bw",
-        "-mavx512vl",
-        "-mavx512dq",
-        "-mavx512bf16",
-        "-mfma",
-        "-mprefer-vector-width=512",
-        "-mamx-tile",
-        "-mamx-bf16",
-    ),
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 from tests.support.managers import GatewayProcess, Site, site
 from tests.support.postgres import temporary_postgres
-from tests.support.switch import Switch
+from tests.support.proxy import Proxy
 
 import parrot as P
 from parrot import background
@@ -43,7 +43,7 @@ class Rolling:
     """A system with one address, behind which its gateway can be replaced."""
 
     place: Site
-    switch: Switch
+    switch: Proxy
     gateway: GatewayProcess
 
     async def roll(self) -> None:
@@ -63,7 +63,7 @@ async def rolling(nats_url: str) -> AsyncIterator[Rolling]:
             await place.manager("m-1")
             await place.engine("e-1", "--sim-step-ms", STEP_MS)
             gateway = await place.gateway()
-            async with Switch(gateway.url).listening() as switch:
+            async with Proxy(gateway.url).listening() as switch:
                 yield Rolling(place, switch, gateway)
 
 
