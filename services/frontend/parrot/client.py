@@ -35,11 +35,13 @@ class Backoff:
     """Pauses that double, from 0.1 s to 2 s, until `budget_s` have passed since the first failure.
 
     What a try took that went on for long and then failed, such as a wait, counts for nothing at first: there
-    is always another. Later ones count, unless their connection held for longer than the budget and broke.
+    is always another. Later ones count; with `held`, of what the server holds for long, not where their
+    connection held for longer than the budget and broke.
     """
 
-    def __init__(self, budget_s: float) -> None:
+    def __init__(self, budget_s: float, *, held: bool = False) -> None:
         self._budget_s = budget_s
+        self._held = held
         self.progress()
 
     def progress(self) -> None:
@@ -55,7 +57,7 @@ class Backoff:
             The cause, when there is to be no next try.
         """
         now = time.monotonic()
-        broke = isinstance(cause, ServerUnavailable) and not cause.silent
+        broke = self._held and isinstance(cause, ServerUnavailable) and not cause.silent
         if self._until is None or (broke and now > self._tried_at + self._budget_s):
             self._until = now + self._budget_s
         pause_s = max(self._pause_s, at_least_s)
@@ -120,7 +122,7 @@ class Client:
         """
         asked = _Asked(method, path, body, params, hold_s)
         headers = {"Idempotency-Key": secrets.token_hex(16)} if method == "POST" else {}
-        backoff = Backoff(self.retry_s)
+        backoff = Backoff(self.retry_s, held=hold_s > 0)
         connecting = Backoff(self.retry_s if connect_s is None else min(connect_s, self.retry_s))
         unheard = False
         while True:

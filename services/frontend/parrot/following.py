@@ -76,7 +76,7 @@ async def follow(
 async def _over_connections(
     client: Client, path: str, follower: Follower[T], deadline: float | None, wanted: dict[str, Any] | None
 ) -> AsyncGenerator[T, None]:
-    backoff = Backoff(client.retry_s)
+    backoff = Backoff(client.retry_s, held=True)
     while True:
         try:
             async with AsyncExitStack() as stack:

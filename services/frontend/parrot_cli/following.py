@@ -16,7 +16,7 @@ SILENCE_S: Final = 30.0
 RECONNECT_S: Final = 0.5
 TOO_MANY: Final = 429
 GIVE_UP_S: Final = 30.0
-"""A server that was not heard of for so long is given up."""
+"""A server that tells nothing for so long after a connection broke is given up."""
 
 
 def events(server: Server, path: str) -> Iterator[Event]:
@@ -26,7 +26,7 @@ def events(server: Server, path: str) -> Iterator[Event]:
         CommandError: the server refused, says that it can't go on, or can't be reached.
     """
     last_id = ""
-    heard_at = time.monotonic()
+    give_up_at: float | None = None
     while True:
         began_at = time.monotonic()
         try:
@@ -35,12 +35,12 @@ def events(server: Server, path: str) -> Iterator[Event]:
                 for chunk in chunks:
                     if time.monotonic() > began_at + GIVE_UP_S:
                         # A connection that lasts is one, though nothing happens.
-                        heard_at = time.monotonic()
+                        give_up_at = None
                     for event in parser.feed(chunk):
                         last_id = event.id or last_id
                         if event.event == "error" and _passes(event):
                             continue
-                        heard_at = time.monotonic()
+                        give_up_at = None
                         yield event
                         if event.event in {"done", "error"}:
                             return
@@ -49,7 +49,10 @@ def events(server: Server, path: str) -> Iterator[Event]:
             if error.code != UNREACHABLE and error.problem.get("status") != TOO_MANY:
                 raise
             broke = error
-        if time.monotonic() > heard_at + GIVE_UP_S:
+        now = time.monotonic()
+        # From the first break on: until then there was a connection.
+        give_up_at = give_up_at if give_up_at is not None else now + GIVE_UP_S
+        if now > give_up_at:
             raise broke
         # A server that comes back tells nobody, and is not to be met by all who lost it at once.
         time.sleep(RECONNECT_S)

@@ -7,7 +7,7 @@ name; who may call what there is `parrot_runtime.callers`' to say.
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NoReturn
 
@@ -39,6 +39,7 @@ OPTIONS: Final[list[tuple[str, int]]] = [
     ("grpc.so_reuseport", 0),
 ]
 
+LAST_LOOK_S: Final = 2.0
 LOOK_AFTER_S: Final = 5.0
 """When it is asked why a peer is not spoken to: one that starts is there by then."""
 
@@ -155,27 +156,34 @@ async def wait_any_ready(
     """
     channels = [channel(address, tls) for address in addresses]
     waiting = [asyncio.ensure_future(found.channel_ready()) for found in channels]
-    until_s = time.monotonic() + timeout_s
-    done: set[asyncio.Future[None]] = set()
-    told = ""
+    told = [""]
+    looking = asyncio.create_task(_look_for_whys(addresses, tls, told), name="why-not-ready")
     try:
-        while not done and (left_s := until_s - time.monotonic()) > 0:
-            done, _ = await asyncio.wait(
-                waiting, timeout=min(left_s, LOOK_AFTER_S), return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done:
-                told = await _whys(addresses, tls, told)
+        done, _ = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
         for wait in waiting:
             wait.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         await asyncio.gather(*(found.close(None) for found in channels))
     if not done:
+        if not told[0]:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_LOOK_S):
+                    told[0] = await _whys(addresses, tls, "")
         where = ", ".join(addresses)
         raise Fault(
             errors.UNAVAILABLE,
-            f"no {peer} answers at {where}, waited {timeout_s:g} s; {told or 'is it running?'}",
+            f"no {peer} answers at {where}, waited {timeout_s:g} s; {told[0] or 'is it running?'}",
         )
+
+
+async def _look_for_whys(addresses: Sequence[str], tls: Tls | None, told: list[str]) -> None:
+    """Looks again and again, beside who waits: one that does not answer takes long to look at."""
+    while True:
+        await asyncio.sleep(LOOK_AFTER_S)
+        told[0] = await _whys(addresses, tls, told[0])
 
 
 async def _whys(addresses: Sequence[str], tls: Tls | None, before: str) -> str:

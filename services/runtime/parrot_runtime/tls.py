@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -23,10 +24,12 @@ MANAGER: Final = "manager"
 """The DNS name in the certificate of every manager."""
 
 _TOO_LATE_OR_EARLY: Final = frozenset({"certificate has expired", "certificate is not yet valid"})
+AGAIN_S: Final = 10.0
+"""So long files that were refused are not looked into again, unless they change."""
 _FLIGHTS: Final = 4
 """Of a handshake, at the most."""
 
-_Stamp = tuple[tuple[int, int, int], ...]
+_Stamp = tuple[tuple[int, int, int, int], ...]
 
 log = structlog.get_logger()
 
@@ -65,6 +68,7 @@ class Tls:
         self._stamp = self._look()
         self._pems = self._read()
         self._refused: _Stamp | None = None
+        self._looks_again_at = 0.0
 
     @classmethod
     def of(cls, settings: _Files) -> Tls | None:
@@ -85,7 +89,8 @@ class Tls:
         with self._lock:
             try:
                 stamp = self._look()
-                if stamp not in (self._stamp, self._refused):
+                again = stamp != self._refused or time.monotonic() > self._looks_again_at
+                if stamp != self._stamp and again:
                     self._take_up(stamp)
             except Fault as fault:
                 log.warning("certificate files can't be looked at", reason=fault.message)
@@ -94,7 +99,12 @@ class Tls:
     def client_context(self) -> ssl.SSLContext:
         """For a connection to a server that is not gRPC's: it is believed by its name and the authority."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=self.current().roots.decode())
-        context.load_cert_chain(self._paths["--tls-cert"], self._paths["--tls-key"], password=_no_password)
+        try:
+            chain, key = self._paths["--tls-cert"], self._paths["--tls-key"]
+            context.load_cert_chain(chain, key, password=_no_password)
+        except ValueError as error:
+            # Of the password. Whoever connects tries again after this kind, and not after that one.
+            raise ssl.SSLError(str(error)) from None
         return context
 
     def own_trouble(self) -> str:
@@ -105,8 +115,9 @@ class Tls:
         try:
             pems = self._read()
         except Fault as fault:
-            # Halfway through an exchange, say. It is tried again when they have changed again.
-            self._refused = stamp
+            # Halfway through an exchange, say, or too early by this machine's clock. They are tried again
+            # when they have changed again, and after a while.
+            self._refused, self._looks_again_at = stamp, time.monotonic() + AGAIN_S
             log.warning("new certificate not taken up; the one before stays", reason=fault.message)
             return
         self._stamp, self._pems, self._refused = stamp, pems, None
@@ -157,13 +168,14 @@ def _trouble(cert: Path, key: Path, ca: Path) -> str:
     return ""
 
 
-def _stamp_of(flag: str, path: Path) -> tuple[int, int, int]:
+def _stamp_of(flag: str, path: Path) -> tuple[int, int, int, int]:
     try:
         # Behind a symbolic link, by whose exchange a mounted Secret changes.
         found = path.stat()
     except OSError as error:
         raise _unreadable(flag, path, error) from None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    # When its owner or mode was changed too: it may be readable now.
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def _bytes_of(flag: str, path: Path) -> bytes:

@@ -118,6 +118,20 @@ def test_a_server_that_stays_away_is_given_up(clock: Clock) -> None:
     assert following.GIVE_UP_S < clock.now_s < 2 * following.GIVE_UP_S
 
 
+def test_a_silent_connection_that_breaks_leaves_all_of_the_patience(clock: Clock) -> None:
+    class Silent(Server):
+        """Its first connection beats for a while, and breaks."""
+
+        @contextmanager
+        def stream(self, path: str, last_event_id: str, silence_s: float) -> Iterator[Iterator[bytes]]:
+            if not self.asked:
+                clock.sleep(following.GIVE_UP_S - 1)
+            with super().stream(path, last_event_id, silence_s) as chunks:
+                yield chunks
+
+    assert kinds(Silent([b": alive\n\n"], *20 * [AWAY], [told("done", "1")])) == ["done"]
+
+
 def test_what_breaks_the_stream_is_waited_out_and_what_ends_the_variable_is_told(clock: Clock) -> None:
     passing = told("error", status=503, type="unavailable", detail="stopping")
     failed = told("error", status=422, state="failed", type="prompt_too_long")

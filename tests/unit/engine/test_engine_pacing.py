@@ -56,8 +56,11 @@ def test_what_prefilled_next_to_nothing_says_nothing() -> None:
     assert pace.prefilled(120, MOST) == pytest.approx(100, abs=1)
 
 
-def test_steps_faster_than_one_that_only_decodes_are_free() -> None:
+@pytest.mark.parametrize(
+    ("decode_s", "tokens"), [(0.020, MOST), (0.120, LEAST_PREFILLED), (0.150, LEAST_PREFILLED)]
+)
+def test_steps_faster_than_one_that_only_decodes_are_free(decode_s: float, tokens: int) -> None:
     pace = StepPace()
-    pace.note(0.020, 0)
-    pace.note(0.010, 100)
-    assert pace.prefilled(120, MOST) == MOST
+    pace.note(decode_s, 0)
+    pace.note(decode_s - 0.010, 100)
+    assert pace.prefilled(120, MOST) == tokens

@@ -107,6 +107,27 @@ async def test_what_comes_while_a_write_is_under_way_is_the_next_one() -> None:
     assert stream.taken == [[0], [1, 2, 3, 4, 11, 12, 13, 14]]
 
 
+async def test_what_others_add_meanwhile_is_not_waited_for() -> None:
+    stream = Stream()
+    lanes = Lanes(stream.bus(), "e")
+    lanes.add("s", MARK, [delta(0)])
+    draining = asyncio.create_task(lanes.drained(MARK))
+    for offset in range(1, 100):
+        lanes.add("other", MARK, [delta(offset)])
+        await asyncio.sleep(0)
+    assert draining.done()
+    assert 0 in stream.all_taken
+    await lanes.close()
+
+
+async def test_draining_ends_with_a_lane_that_is_refused() -> None:
+    stream = Stream(troubles(BadRequestError(err_code=WRONG_LAST_SEQUENCE)))
+    lanes = Lanes(stream.bus(), "e")
+    lanes.add("s", MARK, [delta(0)])
+    await asyncio.wait_for(lanes.drained(MARK), 5)
+    assert stream.all_taken == []
+
+
 @pytest.mark.parametrize(
     "trouble",
     [

@@ -65,7 +65,7 @@ async def test_what_fails_at_once_is_tried_for_the_budget_and_no_longer(clock: C
 
 
 async def test_a_connection_that_held_for_long_and_broke_begins_the_budget_anew(clock: Clock) -> None:
-    backoff = Backoff(BUDGET_S)
+    backoff = Backoff(BUDGET_S, held=True)
     for _ in range(10):
         clock.now += 2 * BUDGET_S
         await backoff.pause(broken())
@@ -75,7 +75,12 @@ async def test_a_connection_that_held_for_long_and_broke_begins_the_budget_anew(
 async def test_a_server_that_keeps_refusing_or_saying_nothing_is_given_up(
     clock: Clock, cause: ParrotError
 ) -> None:
-    took = await fails(Backoff(BUDGET_S), clock, after_s=2 * BUDGET_S, cause=cause)
+    took = await fails(Backoff(BUDGET_S, held=True), clock, after_s=2 * BUDGET_S, cause=cause)
+    assert took < 5 * BUDGET_S
+
+
+async def test_a_request_that_is_not_held_and_breaks_again_and_again_is_given_up(clock: Clock) -> None:
+    took = await fails(Backoff(BUDGET_S), clock, after_s=2 * BUDGET_S, cause=broken())
     assert took < 5 * BUDGET_S
 
 

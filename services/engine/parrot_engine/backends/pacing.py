@@ -47,6 +47,8 @@ class StepPace:
             return LEAST_PREFILLED
         token_s = statistics.median(self._token_s)
         left_s = (limit_ms - self.decode_ms) / 1000
+        if left_s <= 0:
+            return LEAST_PREFILLED
         if left_s >= most * token_s:
             return most
         return max(LEAST_PREFILLED, int(left_s / token_s))

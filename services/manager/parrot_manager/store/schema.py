@@ -185,9 +185,13 @@ def _too_old(url: str, found: Found, waited_s: float) -> Fault:
     )
 
 
+_SECRETS: Final = ("password", "sslpassword")
+
+
 def hide_password(url: str) -> str:
     """A database's URL as it may be shown."""
-    return make_url(url).render_as_string(hide_password=True)
+    shown = make_url(url).difference_update_query(_SECRETS)
+    return shown.render_as_string(hide_password=True)
 
 
 async def _current(engine: AsyncEngine, url: str, timeout_s: float) -> Found:

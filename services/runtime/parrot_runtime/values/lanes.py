@@ -83,9 +83,9 @@ class Lanes:
             del self._lanes[mark]
 
     async def drained(self, mark: Mark | None) -> None:
-        """Returns once the bus has taken or refused all that was added under a mark."""
-        while (lane := self._lanes.get(mark)) is not None:
-            await asyncio.wait([lane.task])
+        """Returns once the bus has taken or refused all that was added under a mark until now."""
+        if (lane := self._lanes.get(mark)) is not None:
+            await lane.drained()
 
     async def close(self) -> None:
         """Waits a moment for what is under way, and ends."""
@@ -104,19 +104,31 @@ class _Lane:
         self._headers = headers_of(mark)
         self._waiting: dict[str, list[values_pb2.Delta]] = {}
         self._waiting_bytes = 0
+        # Set when what waits now was written; and of what is being written.
+        self._next, self._under_way = asyncio.Event(), asyncio.Event()
         self.task = asyncio.create_task(self._run(), name="delta-lane")
 
     def add(self, subject: str, deltas: list[values_pb2.Delta]) -> None:
-        size = sum(len(delta.text) for delta in deltas)
+        size = sum(len(delta.text.encode()) for delta in deltas)
         if self._waiting_bytes + size > WAITING_BYTES:
             log.warning("deltas dropped; the final value will heal them", subject=subject, reason="too many")
             return
         self._waiting_bytes += size
         self._waiting.setdefault(subject, []).extend(deltas)
 
+    async def drained(self) -> None:
+        """Returns once all until now is written, whatever comes behind it, or the lane has ended."""
+        written = self._next if self._waiting else self._under_way
+        writing = asyncio.create_task(written.wait(), name="delta-drain")
+        try:
+            await asyncio.wait((writing, self.task), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            writing.cancel()
+
     async def _run(self) -> None:
         while self._waiting:
             waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+            self._under_way, self._next = self._next, asyncio.Event()
             messages = [
                 (subject, message.SerializeToString())
                 for subject, deltas in waiting.items()
@@ -127,6 +139,7 @@ class _Lane:
                     # Whoever wrote this was given up: all that bears the mark is refused.
                     self._waiting.clear()
                     return
+            self._under_way.set()
 
     async def _write(self, batch: list[Message]) -> bool:
         """Returns once the stream has a batch; False: it refuses the mark."""
@@ -142,7 +155,7 @@ class _Lane:
                     log.warning("deltas dropped; the final value will heal them", error=repr(error))
                     return True
                 await asyncio.sleep(BUSY_S if is_busy(error) else _RETRY_S)
-                # A message that keeps the others from being taken is not to do so for ever.
+                # A message that the stream never takes keeps those before it from nothing then.
                 write = self._write_singly
             else:
                 return True

@@ -20,6 +20,7 @@ from parrot_runtime.errors import Fault
 from parrot_runtime.values import subjects
 from parrot_runtime.values.buffer import Buffer, Chunk, Cursor, End
 from parrot_runtime.values.bus import AGED_S, READ_S, TROUBLE, Bus
+from parrot_runtime.values.bus_client import end
 from parrot_runtime.values.finals import FinalRecord, Finals
 from parrot_runtime.values.replay import replayed
 from parrot_runtime.values.shared import Shared
@@ -120,9 +121,7 @@ class SessionFeed:
         """Unsubscribes."""
         self._bus.breaks.forget(self._on_break)
         tasks = [task for task in (self._healing, self._replay) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*map(end, tasks))
         for subscription in self._subscriptions:
             try:
                 await subscription.unsubscribe()
@@ -226,7 +225,9 @@ class SessionFeed:
             try:
                 if read:
                     self.catch_up()
-                    self._missed |= self._replay is None or not await asyncio.shield(self._replay)
+                    # Not in one statement with what it is put into: a break may come meanwhile.
+                    whole = self._replay is not None and await asyncio.shield(self._replay)
+                    self._missed = self._missed or not whole
                 await asyncio.gather(*(self._look_for_end(key, one) for key, one in read.items()))
             except Fault as fault:
                 log.warning("ends not read after a break; tried again", reason=fault.message)

@@ -19,6 +19,7 @@ from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.values import subjects
 from parrot_runtime.values.bus import TROUBLE, Bus
+from parrot_runtime.values.bus_client import end
 from parrot_runtime.values.finals import Finals
 from parrot_runtime.values.replay import replayed
 from parrot_runtime.values.session_entries import Entries, Entry
@@ -102,8 +103,7 @@ class SessionLog:
         """Unsubscribes."""
         self._bus.breaks.forget(self._on_break)
         if self._filling is not None:
-            self._filling.cancel()
-            await asyncio.gather(self._filling, return_exceptions=True)
+            await end(self._filling)
         if self._subscription is not None:
             try:
                 await self._subscription.unsubscribe()

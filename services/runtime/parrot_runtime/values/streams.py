@@ -1,4 +1,8 @@
-"""The two streams that values live in: how they are kept, and that they are there."""
+"""The two streams that values live in: how they are kept, and that they are there.
+
+How many replicas there are is that of the stream with more, where they differ (while they are raised, say):
+what is right for replicas is right without, and not the other way round.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import nats.errors
 import structlog
 from nats.js import JetStreamContext, api
 from nats.js.errors import APIError, BadRequestError, NotFoundError
@@ -15,6 +18,7 @@ from nats.js.errors import APIError, BadRequestError, NotFoundError
 from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 from parrot_runtime.values import subjects
+from parrot_runtime.values.connection import TROUBLE
 
 DEDUPE_S: Final = 120
 RETRY_S: Final = 0.25
@@ -38,9 +42,9 @@ async def ensure(js: JetStreamContext, url: str, replicas: int, timeout_s: float
             of them are there.
     """
     found = [await _patiently(_ensured(js, config), url, timeout_s) for config in configs(replicas)]
-    if min(found) > replicas:
-        log.warning("streams have more replicas than the setting says; they stay", found=found, set=replicas)
-    return min(found)
+    if found != [replicas, replicas]:
+        log.warning("streams have other replicas than the setting says; they stay", found=found, set=replicas)
+    return max(found)
 
 
 async def await_made(js: JetStreamContext, url: str, timeout_s: float) -> int:
@@ -49,7 +53,7 @@ async def await_made(js: JetStreamContext, url: str, timeout_s: float) -> int:
     Raises:
         Fault: `unavailable`, when none has within `timeout_s`.
     """
-    return min([await _patiently(_replicas_of(js, name), url, timeout_s) for name in subjects.STREAMS])
+    return max([await _patiently(_replicas_of(js, name), url, timeout_s) for name in subjects.STREAMS])
 
 
 async def replicas(js: JetStreamContext) -> int:
@@ -58,7 +62,7 @@ async def replicas(js: JetStreamContext) -> int:
     Raises:
         an error of the library: the bus does not say now.
     """
-    return min([await _replicas_of(js, name)() for name in subjects.STREAMS])
+    return max([await _replicas_of(js, name)() for name in subjects.STREAMS])
 
 
 def configs(replicas: int) -> list[api.StreamConfig]:
@@ -139,7 +143,7 @@ async def _patiently(step: Callable[[], Awaitable[int]], url: str, timeout_s: fl
     while True:
         try:
             return await step()
-        except (nats.errors.Error, OSError, RuntimeError) as error:
+        except TROUBLE as error:
             if _is_hopeless(error) or time.monotonic() + RETRY_S > deadline:
                 raise Fault(errors.UNAVAILABLE, _why(error, url)) from None
             log.debug("streams are not there yet", error=repr(error))

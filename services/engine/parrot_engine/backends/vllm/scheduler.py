@@ -213,7 +213,12 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         most = self._most_tokens
         if not self._limits_ms:
             return most
-        written = [request.request_id for request in self.running if request.num_output_tokens]
+        # One that was preempted and is prefilled again does not wait for its next token, but for all of it.
+        written = [
+            request.request_id
+            for request in self.running
+            if request.num_output_tokens and request.num_computed_tokens >= request.num_prompt_tokens
+        ]
         limits_ms = [self._limits_ms[name] for name in written if name in self._limits_ms]
         if not limits_ms:
             return most
