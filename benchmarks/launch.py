@@ -84,7 +84,12 @@ def service(command: list[str], port: int, log: Path) -> Iterator[Start]:
         yield Start(time.monotonic() - started, cpu_s(process.pid))
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(STOPPED_WITHIN_S)
+        try:
+            process.wait(STOPPED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
 
 
 def cpu_s(pid: int) -> float:

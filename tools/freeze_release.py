@@ -115,6 +115,13 @@ def _table_misfits(known: Schema, now: Schema) -> list[str]:
         column = now["columns"][name]
         if not column["nullable"] and not column["default"]:
             found.append(f"column {name} is new, and who does not know it can't add a row: give it a default")
+    found += [
+        f"column {name} has its default no more, and who leaves it out can't add a row"
+        for name in sorted(known["columns"].keys() & now["columns"].keys())
+        if known["columns"][name]["default"] and not now["columns"][name]["default"]
+    ]
+    # An insert that is done once because of a key or a constraint would be done twice.
+    found += [f"{rule} is gone" for rule in sorted(set(known["rules"]) - set(now["rules"]))]
     found += [f"{rule} is new" for rule in sorted(set(now["rules"]) - set(known["rules"]))]
     return found
 

@@ -99,6 +99,8 @@ async def disturb(cluster: Cluster, clients: Clients, options: Options, spans: l
         spans.append(span)
         await asyncio.sleep(options.calm_s)
         runs = clients.records[before:]
+        if not runs:
+            return f"{step.title}: no application ran meanwhile, and so nothing was tried"
         lost = sum(bool(one.error) for one in runs)
         say(f"{step.title}: {span.ended - span.started:.1f} s, lost {lost} of {len(runs)} runs")
     return ""
@@ -167,7 +169,8 @@ def main() -> int:
         print(lost)  # noqa: T201
     if found["failed"]:
         say(found["failed"])
-    return 1 if found["losses"] or found["failed"] else 0
+    overstayed = any("was killed" in one for one in found["restarts"])
+    return 1 if found["losses"] or found["failed"] or overstayed else 0
 
 
 if __name__ == "__main__":

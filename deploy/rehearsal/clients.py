@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from deploy.rehearsal.load import LOST_AFTER_S, Record
 
 UNDISTURBED_WITHIN_S: Final = 300.0
 COMMAND_WITHIN_S: Final = 60.0
+ENDED_WITHIN_S: Final = 10.0
 
 
 class ClientsFailed(Exception):
@@ -49,7 +51,10 @@ class Clients:
         )
         ready.cancel()
         if not self._ready.is_set():
-            raise ClientsFailed(f"applications don't run, even undisturbed: {self._log.read_text()[-2000:]}")
+            why = self._reading.exception() if self._reading.done() else ""
+            raise ClientsFailed(
+                f"applications don't run, even undisturbed: {why or ''} {self._log.read_text()[-2000:]}"
+            )
 
     async def stop(self) -> None:
         """Lets what runs end.
@@ -66,7 +71,12 @@ class Clients:
     async def close(self) -> int:
         """Ends it, if it has not ended; its exit code."""
         self._reading.cancel()
-        if self._process.returncode is None and not self._reading.done():
+        if self._reading.done():
+            # It has said all, or what it said could not be read: then it does not end by itself.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ENDED_WITHIN_S):
+                    await self._process.wait()
+        if self._process.returncode is None:
             self._process.kill()
         return await self._process.wait()
 

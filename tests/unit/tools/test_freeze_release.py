@@ -72,6 +72,25 @@ def test_what_the_release_would_stumble_over_is_told(now: Schema, told: str) -> 
     assert any(told in text for text in found), found
 
 
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [
+        (UniqueConstraint("name"), "unique (name) is gone"),
+        (Index("one", "name", unique=True), "unique index one is gone"),
+    ],
+)
+def test_a_rule_that_kept_things_from_being_done_twice_may_not_go(gone: SchemaItem, told: str) -> None:
+    known = schema_of(Column("name", Text, nullable=False), gone)
+    now = schema_of(Column("name", Text, nullable=False))
+    assert freeze_release.schema_misfits(known, now) == [f"table calls: {told}"]
+
+
+def test_a_default_that_is_gone_is_told() -> None:
+    known = schema_of(Column("name", Text, nullable=False, server_default=""))
+    now = schema_of(Column("name", Text, nullable=False))
+    assert "its default no more" in freeze_release.schema_misfits(known, now)[0]
+
+
 def test_a_step_that_the_release_can_not_work_with_is_told() -> None:
     steps = {"0004": "0004", "0005": "0005", "0006": "0005", "0007": "0006"}
     found = freeze_release.step_misfits(RELEASED, steps)
