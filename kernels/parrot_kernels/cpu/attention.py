@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from parrot_kernels.native import library
 from parrot_kernels.plan import Plan
@@ -124,11 +126,12 @@ class CpuAttention:
             AttentionError: the tensors don't fit together.
         """
         rows = len(plan.partial_begin) - 1
+        if plan.block_tokens != self._problem.block_tokens:
+            raise AttentionError(f"the plan is of blocks of {plan.block_tokens} tokens")
         self._check(q, keys, values, out, rows)
         problem, heads, size = self._problem, q.shape[1], q.shape[2]
-        if plan.partials * heads > len(self._partial_lse):
-            self._partial_out = np.empty(plan.partials * heads * size, np.float32)
-            self._partial_lse = np.empty(plan.partials * heads, np.float32)
+        self._partial_out = _grown(self._partial_out, plan.partials * heads * size)
+        self._partial_lse = _grown(self._partial_lse, plan.partials * heads)
         problem.q, (problem.q_row, problem.q_head) = q.data_ptr(), q.stride()[:2]
         problem.keys, problem.values = keys.data_ptr(), values.data_ptr()
         problem.kv_block, problem.kv_head = keys.stride()[:2]
@@ -171,6 +174,10 @@ class CpuAttention:
             raise AttentionError("the last dimension has no gaps")
 
 
+def _grown(array: npt.NDArray[np.float32], numbers: int) -> npt.NDArray[np.float32]:
+    return array if len(array) >= numbers else np.empty(numbers, np.float32)
+
+
 def best_processor() -> Processor:
     """Whose kernels this machine can run."""
     return Processor(library().parrot_best_processor())
@@ -179,7 +186,11 @@ def best_processor() -> Processor:
 def _use_threads_in_process(native: ctypes.CDLL) -> None:
     """Has the kernels run on the threads of the OpenMP library that is loaded, if one is."""
     maps = Path("/proc/self/maps")
-    found = _OPENMP.search(maps.read_text()) if maps.exists() else None
-    if found is not None:
-        parallel = getattr(ctypes.CDLL(found.group()), "GOMP_parallel", None)
-        native.parrot_use_threads_of(ctypes.cast(parallel, ctypes.c_void_p) if parallel is not None else None)
+    for path in sorted(set(_OPENMP.findall(maps.read_text()))) if maps.exists() else ():
+        try:
+            # One that is there, and no second one.
+            parallel = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD).GOMP_parallel
+        except (OSError, AttributeError):
+            continue
+        native.parrot_use_threads_of(ctypes.cast(parallel, ctypes.c_void_p))
+        return

@@ -2,6 +2,7 @@
 #include "attention.hpp"
 
 #include <atomic>
+#include <exception>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -137,7 +138,12 @@ PARROT_PUBLIC void parrot_attend(const parrot::Problem* problem, int32_t process
   if (threads == 1) return work.part();
   if (parallel != nullptr) return parallel(part_of, &work, static_cast<unsigned>(threads), 0);
   std::vector<std::thread> others;
-  for (int at = 1; at < threads; ++at) others.emplace_back(part_of, &work);
+  try {
+    others.reserve(threads);
+    for (int at = 1; at < threads; ++at) others.emplace_back(part_of, &work);
+  } catch (const std::exception&) {
+    // Fewer do it too.
+  }
   work.part();
   for (std::thread& other : others) other.join();
 }

@@ -11,9 +11,11 @@ import fcntl
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -54,7 +56,7 @@ def library() -> ctypes.CDLL:
 
 
 def build() -> Path:
-    """Compiles the library anew; several at once do it one after the other.
+    """Compiles the library, unless it is there as its sources are; several at once do it one after the other.
 
     Raises:
         BuildError: there is no compiler, or it refuses.
@@ -65,25 +67,32 @@ def build() -> Path:
             "there is no C++ compiler; install one (on Debian: apt install g++), or set CXX to yours"
         )
     path = HERE / NAME
-    with (HERE / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _is_current(path):
-            _compile(compiler, path)
+    try:
+        with (HERE / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_current(path):
+                _compile(shlex.split(compiler), path)
+    except OSError as error:
+        raise BuildError(f"the native kernels can't be built in {HERE}: {error}") from None
     return path
 
 
-def _compile(compiler: str, path: Path) -> None:
-    objects = []
-    for source in sources():
-        target = path.with_name(f".{source.stem}.{os.getpid()}.o")
-        _run([compiler, *COMMON, *X86_FLAGS.get(source.name, ()), "-c", str(source), "-o", str(target)])
-        objects.append(target)
-    made = path.with_name(f".{NAME}.{os.getpid()}")
-    _run([compiler, "-shared", "-pthread", "-o", str(made), *map(str, objects)])
-    for target in objects:
-        target.unlink()
-    _stamp(path).write_text(_digest())
-    made.rename(path)
+def _compile(compiler: list[str], path: Path) -> None:
+    # Of the sources as they are before: what is changed meanwhile is compiled again.
+    digest = _digest()
+    with tempfile.TemporaryDirectory(dir=HERE, prefix=".build-") as folder:
+        objects = []
+        for source in sources():
+            target = Path(folder) / f"{source.stem}.o"
+            flags = X86_FLAGS.get(source.name, ())
+            _run([*compiler, *COMMON, *flags, "-c", str(source), "-o", str(target)])
+            objects.append(str(target))
+        made = Path(folder) / NAME
+        _run([*compiler, "-shared", "-pthread", "-o", str(made), *objects])
+        # Without its stamp the one before is nobody's, and none is taken for another's.
+        _stamp(path).unlink(missing_ok=True)
+        made.rename(path)
+        _stamp(path).write_text(digest)
 
 
 def sources() -> list[Path]:

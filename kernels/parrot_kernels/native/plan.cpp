@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <vector>
 
 namespace parrot {
@@ -110,6 +111,12 @@ class Forest {
   int32_t* order_;
 };
 
+constexpr double kWhole = 1e12;  // no node costs more
+
+int32_t bounded(double value) {
+  return static_cast<int32_t>(std::min<double>(value, std::numeric_limits<int32_t>::max()));
+}
+
 int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
 // Nodes cut into items: into tiles of rows, and each tile's KV into chunks of about one cost.
@@ -139,8 +146,8 @@ class Cutter {
   int32_t chunk(int32_t rows, int32_t tokens, double target) const {
     const double each = 1 + costs_.row * (rows * shape_.group - 1);
     const double fits = (target - costs_.item - costs_.partial * rows) / each;
-    const int32_t least = 4 * static_cast<int32_t>(costs_.item + costs_.partial * rows) + shape_.block_tokens;
-    const double wanted = std::max<double>(fits, least);
+    const double least = 4 * (costs_.item + costs_.partial * rows) + shape_.block_tokens;
+    const double wanted = std::max(fits, least);
     if (wanted >= tokens) return tokens;
     // Pieces of one length: a short rest would cost nearly as much as a long one.
     const int32_t pieces = static_cast<int32_t>(tokens / wanted) + 1;
@@ -162,6 +169,7 @@ class Writer {
 
   // How many partial results each row will have; false when a list is too small for them.
   bool measure(const std::vector<Node>& nodes, const Cutter& cutter, double target, int* full) {
+    target_ = target;
     std::fill(pieces_.begin(), pieces_.end(), 0);
     int64_t items = 0, rows = 0;
     for (const Node& node : nodes) {
@@ -177,10 +185,11 @@ class Writer {
     return *full == 0;
   }
 
-  Counts write(const std::vector<Node>& nodes, const Cutter& cutter, double target) {
+  // With the target that was measured last.
+  Counts write(const std::vector<Node>& nodes, const Cutter& cutter) {
     for (const Node& node : nodes) {
       for (int32_t at = node.first; at <= node.last; at += cutter.tile()) {
-        tile(node, at, cutter.tile_size(node, at), cutter, target);
+        tile(node, at, cutter.tile_size(node, at), cutter);
       }
     }
     std::sort(lists_.items, lists_.items + items_, [](const Item& a, const Item& b) {
@@ -191,8 +200,8 @@ class Writer {
   }
 
  private:
-  void tile(const Node& node, int32_t at, int32_t count, const Cutter& cutter, double target) {
-    const int32_t chunk = cutter.chunk(count, node.tokens, target);
+  void tile(const Node& node, int32_t at, int32_t count, const Cutter& cutter) {
+    const int32_t chunk = cutter.chunk(count, node.tokens, target_);
     const int64_t blocks = forest_.table_offset(order_[at]) + node.begin;
     bool direct = true;
     for (int32_t place = at; place < at + count; ++place) direct = direct && pieces_[order_[place]] == 1;
@@ -200,7 +209,7 @@ class Writer {
       const int32_t tokens = std::min(chunk, node.tokens - begin);
       Item& item = lists_.items[items_++];
       item = {node.last > node.first, written_, count, static_cast<int32_t>(blocks + begin / block_tokens_),
-              tokens, direct ? 0 : partial_, direct, static_cast<int32_t>(cutter.cost(count, tokens))};
+              tokens, direct ? 0 : partial_, direct, bounded(cutter.cost(count, tokens))};
       for (int32_t place = at; place < at + count; ++place) lists_.row_index[written_++] = order_[place];
       if (!direct) partial_ += count;
     }
@@ -231,8 +240,30 @@ class Writer {
   int32_t block_tokens_;
   const Lists& lists_;
   std::vector<int32_t> pieces_;
+  double target_ = 0;
   int32_t items_ = 0, written_ = 0, partial_ = 0;
 };
+
+}  // namespace
+}  // namespace parrot
+
+namespace parrot {
+namespace {
+
+// The lists of a forest in which sharing pays as `costs` say; or which list is too small.
+int planned(Forest& forest, const int32_t* order, int32_t rows, const Shape& shape, const Costs& costs,
+            const int32_t* shared, const Lists& lists, Counts* counts) {
+  const std::vector<Node> nodes = forest.nodes(shared, costs);
+  const Cutter cutter(nodes, shape, costs);
+  Writer writer(forest, order, rows, shape.block_tokens, lists);
+  int full = 0;
+  // Of larger pieces there are fewer; of whole nodes the fewest.
+  for (double target = cutter.target(); !writer.measure(nodes, cutter, target, &full); target *= 2) {
+    if (target > kWhole) return full;
+  }
+  *counts = writer.write(nodes, cutter);
+  return 0;
+}
 
 }  // namespace
 }  // namespace parrot
@@ -240,18 +271,17 @@ class Writer {
 int parrot_plan(const int32_t* tables, int64_t stride, const int32_t* lengths, int32_t rows,
                 const parrot::Shape* shape, const parrot::Costs* costs, int32_t* order,
                 const int32_t* shared, const parrot::Lists* lists, parrot::Counts* counts) {
-  parrot::Forest forest(tables, stride, lengths, rows, *shape, order);
-  if (shared == nullptr) forest.sort();
-  const std::vector<parrot::Node> nodes = forest.nodes(shared, *costs);
-  const parrot::Cutter cutter(nodes, *shape, *costs);
-  parrot::Writer writer(forest, order, rows, shape->block_tokens, *lists);
-  double target = cutter.target();
-  int full = 0;
-  // Of larger pieces there are fewer; of whole nodes the fewest.
-  while (!writer.measure(nodes, cutter, target, &full)) {
-    if (target > 1e12) return full;
-    target *= 2;
+  try {
+    parrot::Forest forest(tables, stride, lengths, rows, *shape, order);
+    if (shared == nullptr) forest.sort();
+    parrot::Costs costs_now = *costs;
+    // Nodes within nodes have more rows, all together, than lists may hold: then less is shared.
+    for (;;) {
+      const int full = parrot::planned(forest, order, rows, *shape, costs_now, shared, *lists, counts);
+      if (full == 0 || costs_now.item > parrot::kWhole) return full;
+      costs_now.item = 8 * costs_now.item + 64;
+    }
+  } catch (const std::bad_alloc&) {
+    return 4;
   }
-  *counts = writer.write(nodes, cutter, target);
-  return 0;
 }

@@ -21,6 +21,7 @@ from parrot_kernels.native import library
 ITEM_FIELDS: Final = 8
 """shared, row_begin, row_count, table_offset, tokens, partial_base, direct, cost"""
 _LISTS: Final = {1: "items", 2: "rows", 3: "partials"}
+_NO_MEMORY: Final = 4
 
 Ints = npt.NDArray[np.int32]
 
@@ -75,7 +76,7 @@ class Capacity:
 
     @classmethod
     def of(cls, rows: int) -> Capacity:
-        """Enough for so many rows: with fewer places pieces become larger, never too many."""
+        """Enough for so many rows: where they are not enough, pieces become larger, and less is shared."""
         return cls(rows, items=32 * rows + 64, row_index=64 * rows + 64, partials=64 * rows + 64)
 
 
@@ -87,7 +88,7 @@ class Plan:
         items: count x `ITEM_FIELDS`, the most expensive first.
         row_index: the items' rows.
         partial_begin, partial_index: of each row, the partial results to merge.
-        tables: the block tables that items' `table_offset` is in.
+        tables: the block tables that items' `table_offset` is in, of blocks of `block_tokens`.
         partials: how many partial results there are.
         nodes: stretches of KV that were found.
     """
@@ -97,6 +98,7 @@ class Plan:
     partial_begin: Ints
     partial_index: Ints
     tables: Ints
+    block_tokens: int
     partials: int
     nodes: int
 
@@ -193,6 +195,11 @@ class Planner:
             _check_array("order and shared", given, 1)
             if len(given) != rows:
                 raise PlanError(f"order and shared have one place a row: {rows}, not {len(given)}")
+        if rows and not np.array_equal(np.sort(order), np.arange(rows, dtype=np.int32)):
+            raise PlanError("order names each row once")
+        full = lengths[order] // self._shape.block_tokens
+        if rows and (shared.min() < 0 or np.any(shared[1:] > np.minimum(full[1:], full[:-1]))):
+            raise PlanError("shared counts blocks that are full in both rows")
         at = [ctypes.c_void_p(given.ctypes.data) for given in (order, shared)]
         return self._planned(tables, lengths, rows, *at)
 
@@ -214,6 +221,8 @@ class Planner:
             shared,
             *self._results,
         )
+        if full == _NO_MEMORY:
+            raise MemoryError
         if full:
             raise PlanError(f"the list of {_LISTS[full]} is too small for {rows} rows; give it more capacity")
         counts = self._counts
@@ -223,6 +232,7 @@ class Planner:
             self.partial_begin[: rows + 1],
             self.partial_index[: counts.partials],
             tables,
+            self._shape.block_tokens,
             counts.partials,
             counts.nodes,
         )

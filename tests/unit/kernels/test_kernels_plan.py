@@ -158,6 +158,21 @@ def test_lists_that_are_small_get_larger_pieces_and_too_small_ones_say_which() -
             Planner(shape(workers=64), capacity).plan(forest.tables, forest.lengths)
 
 
+@pytest.mark.parametrize("rows", [24, 128, 256])
+def test_prefixes_of_prefixes_of_prefixes_are_planned_however_many(rows: int) -> None:
+    history = np.arange(1, 4 * rows + 1, dtype=np.int32)
+    tables = np.zeros((rows, 4 * rows + 1), np.int32)
+    for row in range(rows):
+        tables[row, : 4 * (row + 1)] = history[: 4 * (row + 1)]
+        tables[row, 4 * (row + 1)] = 10_000 + row
+    lengths = (np.arange(1, rows + 1, dtype=np.int32) * 4 * BLOCK) + 1
+    forest = Forest(tables, lengths, BLOCK, 1)
+    for costs in (CPU_COSTS, FREE):
+        plan = Planner(shape(), Capacity.of(rows), costs).plan(tables, lengths)
+        assert covered(plan, forest) == owned(forest)
+        check_partials(plan, rows)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_tree_that_is_known_gives_what_comparing_finds(seed: int) -> None:
     source = random.Random(seed)
