@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from tests.support.proxy import Proxy
+from tests.support.passing import Proxy
 
 
 class Lossy(Proxy):

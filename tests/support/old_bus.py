@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from tests.support.old_release import OldRelease
-from tests.support.proxy import Proxy
+from tests.support.passing import Proxy
 
 PACKAGE: Final = "parrot_proto.values.v1"
 _WITH_PAYLOAD: Final = {b"PUB", b"HPUB", b"MSG", b"HMSG"}

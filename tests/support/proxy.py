@@ -1,92 +1,106 @@
-"""What stands between a client and a server in tests: it passes bytes on, each kind in its own way."""
+"""A reverse proxy that does what nginx does with its defaults, only sooner.
+
+Towards the server it speaks HTTP/1.0 and closes; what a server sends it keeps until the answer is whole,
+unless that says `X-Accel-Buffering: no`; and a server that is silent for long is given up.
+(https://nginx.org/en/docs/http/ngx_http_proxy_module.html: `proxy_http_version`, `proxy_buffering`,
+`proxy_read_timeout`.)
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from typing import Self
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
+
+CHUNK = 65_536
 
 
 class Proxy:
-    """Passes bytes on to `target`, both ways; an end of either ends the connection.
+    """Stands before one server.
 
     Attributes:
-        url: where it listens.
-        target: the URL of the server that new connections go to.
-        connections: how many clients have connected so far.
+        cut: how many answers it gave up.
     """
 
-    def __init__(self, target: str) -> None:
-        self.target = target
-        self.url = ""
-        self.connections = 0
-        self._passing: set[asyncio.Task[None]] = set()
-        self._writers: list[asyncio.StreamWriter] = []
-        self._closed = False
+    def __init__(self, upstream: str, read_timeout_s: float) -> None:
+        parts = urlsplit(upstream)
+        self._upstream = (parts.hostname or "", parts.port or 80)
+        self._read_timeout_s = read_timeout_s
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads: list[threading.Thread] = []
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.cut = 0
 
-    @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[Self]:
-        """Serves for the length of the `async with`."""
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        self.url = f"{urlsplit(self.target).scheme}://127.0.0.1:{port}"
+    def serve(self) -> None:
+        """Takes connections until it is closed."""
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._pass_on, args=(client,), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self) -> None:
+        """Takes no more, and returns once all it took are over."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _pass_on(self, client: socket.socket) -> None:
+        with closing(client):
+            head, body = _request(client)
+            with closing(socket.create_connection(self._upstream, self._read_timeout_s)) as server:
+                server.sendall(_rewritten(head) + body)
+                self._answer(client, server)
+
+    def _answer(self, client: socket.socket, server: socket.socket) -> None:
+        held = b""
+        unbuffered = False
         try:
-            yield self
-        finally:
-            server.close()
-            self._closed = True
-            for task in self._passing:
-                task.cancel()
-            await asyncio.gather(*self._passing, return_exceptions=True)
-            # A task that was cancelled before it began has closed nothing.
-            for writer in self._writers:
-                writer.close()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
-
-    async def there(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
-        """What a client says, on its way to the server; returns at its end."""
-        await passed_on(client, server)
-
-    async def back(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        """What the server says, on its way to a client; returns at its end."""
-        await passed_on(server, client)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._closed:
-            # It was accepted before the server was closed, and comes after.
-            writer.close()
-            return
-        self.connections += 1
-        self._writers.append(writer)
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._passing.add(task)
-        task.add_done_callback(self._passing.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        parts = urlsplit(self.target)
-        ends, ways = [writer], list[asyncio.Task[None]]()
-        try:
-            server_reader, server_writer = await asyncio.open_connection(parts.hostname, parts.port)
-            ends.append(server_writer)
-            ways += [
-                asyncio.create_task(self.there(reader, server_writer)),
-                asyncio.create_task(self.back(server_reader, writer)),
-            ]
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            # All of it before the first wait: that may be cancelled.
-            for way in ways:
-                way.cancel()
-            for end in ends:
-                end.close()
-            await asyncio.gather(*ways, return_exceptions=True)
+            while data := server.recv(CHUNK):
+                held += data
+                unbuffered = unbuffered or b"x-accel-buffering: no" in held.lower()
+                if unbuffered:
+                    client.sendall(held)
+                    held = b""
+            client.sendall(held)
+        except TimeoutError:
+            self.cut += 1
+        except OSError:
+            return  # The client left.
 
 
-async def passed_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Passes bytes on until there are no more."""
-    while data := await source.read(65_536):
-        sink.write(data)
-        await sink.drain()
+def _request(client: socket.socket) -> tuple[bytes, bytes]:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += client.recv(CHUNK)
+    head, _, body = data.partition(b"\r\n\r\n")
+    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    length = int(lengths[0].partition(b":")[2]) if lengths else 0
+    while len(body) < length:
+        body += client.recv(CHUNK)
+    return head, body
+
+
+def _rewritten(head: bytes) -> bytes:
+    first, *lines = head.split(b"\r\n")
+    kept = [line for line in lines if not line.lower().startswith(b"connection:")]
+    return b"\r\n".join([first.replace(b"HTTP/1.1", b"HTTP/1.0"), *kept, b"Connection: close"]) + b"\r\n\r\n"
+
+
+@contextmanager
+def running_proxy(upstream: str, read_timeout_s: float) -> Iterator[Proxy]:
+    """A proxy for the length of the `with`."""
+    proxy = Proxy(upstream, read_timeout_s)
+    serving = threading.Thread(target=proxy.serve)
+    serving.start()
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+        serving.join()

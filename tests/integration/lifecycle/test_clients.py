@@ -13,8 +13,8 @@ from typing import Final
 import pytest
 from openai import AsyncOpenAI
 from tests.support.managers import GatewayProcess, Site, site
+from tests.support.passing import Proxy
 from tests.support.postgres import temporary_postgres
-from tests.support.proxy import Proxy
 
 import parrot as P
 from parrot import background
