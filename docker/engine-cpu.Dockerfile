@@ -23,11 +23,18 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     python3 docker/install.py needs --vllm cpu engine-vllm
 
 FROM needs AS service
+# Compiles Parrot's own attention kernels; the image itself has no compiler.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
 COPY LICENSE README.md ./
 COPY proto proto
+COPY kernels kernels
 COPY services services
+COPY tools/wheel_kernels.py tools/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 docker/install.py service
+    PARROT_WHEEL_KERNELS=require python3 docker/install.py service
 
 FROM base
 ARG BASE

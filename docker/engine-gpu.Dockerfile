@@ -28,10 +28,12 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 FROM needs AS service
 COPY LICENSE README.md ./
 COPY proto proto
+COPY kernels kernels
 COPY services services
+COPY tools/wheel_kernels.py tools/
 COPY docker/constraints.txt docker/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 docker/install.py service
+    PARROT_WHEEL_KERNELS=require python3 docker/install.py service
 
 FROM base
 ARG BASE

@@ -18,7 +18,9 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 FROM needs AS service
 COPY LICENSE README.md ./
 COPY proto proto
+COPY kernels kernels
 COPY services services
+COPY tools/wheel_kernels.py tools/
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 docker/install.py service
 

@@ -111,8 +111,24 @@ def test_what_changes_often_is_a_small_layer_above_what_seldom_does(dockerfile: 
 
 def test_the_engine_compiles_no_kernel_where_there_is_no_compiler() -> None:
     dockerfile = compose.ROOT / "docker" / "engine-cpu.Dockerfile"
-    assert "g++" not in dockerfile.read_text()
+    assert "g++" not in str(compose.image(dockerfile))
     assert compose.image_environment(dockerfile)["TORCHDYNAMO_DISABLE"] == "1"
+
+
+@pytest.mark.parametrize("name", ["engine-cpu", "engine-gpu"])
+def test_an_engine_without_its_compiled_kernels_is_no_image(name: str) -> None:
+    steps = compose.stage(compose.ROOT / "docker" / f"{name}.Dockerfile", "service")
+    (command,) = [rest for step, rest in steps if step == "RUN" and "install.py service" in rest]
+    assert "PARROT_WHEEL_KERNELS=require" in command.split()
+    assert any("g++" in rest.split() for rest in built_with(name))
+
+
+def built_with(name: str) -> list[str]:
+    return [
+        rest
+        for step, rest in compose.instructions(compose.ROOT / "docker" / f"{name}.Dockerfile")
+        if step == "RUN"
+    ]
 
 
 def test_the_engine_for_gpus_keeps_what_it_compiles_where_models_are() -> None:
