@@ -27,6 +27,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 RELEASED: Final = ROOT / "released"
 PROTOS: Final = "protos.binpb"
 SCHEMA: Final = "schema.json"
+UNUSED: Final = "unused"
+"""`info={"unused": True}` of a column or table: this code does not touch it, so the next may drop it."""
 
 Schema = dict[str, Any]
 
@@ -96,7 +98,8 @@ def schema_misfits(known: Schema, now: Schema) -> list[str]:
     found: list[str] = []
     for name, table in known["tables"].items():
         if name not in now["tables"]:
-            found.append(f"table {name} is gone")
+            if not table.get(UNUSED):
+                found.append(f"table {name} is gone, and the release does not say that it is {UNUSED}")
         else:
             found += [f"table {name}: {text}" for text in _table_misfits(table, now["tables"][name])]
     return found
@@ -106,7 +109,8 @@ def _table_misfits(known: Schema, now: Schema) -> list[str]:
     found: list[str] = []
     for name, column in known["columns"].items():
         if name not in now["columns"]:
-            found.append(f"column {name} is gone")
+            if not column.get(UNUSED):
+                found.append(f"column {name} is gone, and the release does not say that it is {UNUSED}")
         elif now["columns"][name]["type"] != column["type"]:
             found.append(f"column {name} was {column['type']}, is {now['columns'][name]['type']}")
         elif now["columns"][name]["nullable"] != column["nullable"]:
@@ -150,7 +154,7 @@ def tables_of(metadata: MetaData) -> Schema:
 
 
 def _table(table: Table) -> Schema:
-    columns = {
+    columns: Schema = {
         column.name: {
             "type": column.type.compile(postgresql.dialect()),  # type: ignore[no-untyped-call]
             "nullable": bool(column.nullable),
@@ -158,7 +162,11 @@ def _table(table: Table) -> Schema:
         }
         for column in table.columns
     }
-    return {"columns": columns, "rules": sorted(_rules(table))}
+    for column in table.columns:
+        if column.info.get(UNUSED):
+            columns[column.name][UNUSED] = True
+    made = {"columns": columns, "rules": sorted(_rules(table))}
+    return made | ({UNUSED: True} if table.info.get(UNUSED) else {})
 
 
 def _rules(table: Table) -> list[str]:

@@ -43,7 +43,11 @@ class Prefills:
         finally:
             for stream in streams:
                 stream.cancel()
-            await asyncio.gather(*streams, return_exceptions=True)
+            ends = await asyncio.gather(*streams, return_exceptions=True)
+        # A load that ended by itself is none: the figures would be of something else.
+        for end in ends:
+            if not isinstance(end, asyncio.CancelledError):
+                raise RuntimeError("a stream of prompts ended early") from end
 
     async def _stream(self) -> None:
         for place in self.places:

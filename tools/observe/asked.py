@@ -30,6 +30,7 @@ SCRAPE_S: Final = 2
 RATE_INTERVAL: Final = "15s"
 """Grafana would take four scrapes for `$__rate_interval`; over some more, lines are calmer."""
 READY_WITHIN_S: Final = 30.0
+STOPPED_WITHIN_S: Final = 20.0
 _LABEL: Final = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
@@ -114,6 +115,15 @@ def prometheus(folder: Path, targets: Mapping[str, Mapping[str, str]]) -> Iterat
         yield Prometheus(f"http://{address}")
     finally:
         process.terminate()
+        _ended(process)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    """Returns when it is gone; one that does not go by itself is killed."""
+    try:
+        process.wait(STOPPED_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
         process.wait()
 
 

@@ -85,6 +85,15 @@ def test_a_rule_that_kept_things_from_being_done_twice_may_not_go(gone: SchemaIt
     assert freeze_release.schema_misfits(known, now) == [f"table calls: {told}"]
 
 
+def test_what_the_release_says_that_it_does_not_use_may_go() -> None:
+    known = schema_of(Column("name", Text, info={"unused": True}))
+    assert freeze_release.schema_misfits(known, schema_of()) == []
+    metadata = MetaData()
+    Table("old", metadata, Column("id", Text, primary_key=True), info={"unused": True})
+    old = {"tables": freeze_release.tables_of(metadata)}
+    assert freeze_release.schema_misfits(old, schema_of()) == []
+
+
 def test_a_default_that_is_gone_is_told() -> None:
     known = schema_of(Column("name", Text, nullable=False, server_default=""))
     now = schema_of(Column("name", Text, nullable=False))

@@ -111,7 +111,7 @@ async def check(url: str, timeout_s: float) -> None:
     engine = engine_of(url)
     told = False
     try:
-        while not (found := await _current(engine, url, timeout_s)).fits:
+        while not (found := await _current(engine, url, max(TURN_S, until_s - time.monotonic()))).fits:
             if not found.is_known:
                 raise _too_new(url, found)
             if time.monotonic() > until_s:
