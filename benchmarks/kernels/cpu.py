@@ -1,13 +1,14 @@
 """Decode attention on the CPU: our kernel against vLLM's own op, over the same KV memory.
 
 Layers take turns over more memory than the caches hold. vLLM writes the KV, in its own layout, and both
-read it there.
+read it there. In each round all ways take turns, in an order of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ THREADS = 2
 BLOCK_TOKENS = 32
 SUFFIX_TOKENS = 128
 BYTES = 200 << 20
+STEP_LAYERS = 16
+"""At most so many share a step's plan, as in a model; a run over more layers is several steps."""
 ALONE = Costs(row=0.0, item=1e12, partial=0.0)
 """With these nothing is shared: every row reads all of its KV."""
 HEADS = ((9, 3, 64), (32, 8, 128))
@@ -35,17 +38,25 @@ HEADS = ((9, 3, 64), (32, 8, 128))
 
 @dataclass(frozen=True)
 class Setting:
-    """Query heads, KV heads, head size; rows; tokens of a prefix, and its groups (0: none)."""
+    """Query heads, KV heads, head size; rows; tokens of a prefix, and its groups (0: none); numbers' type."""
 
     heads: tuple[int, int, int]
     rows: int
     prefix: int
     groups: int
+    dtype: torch.dtype = torch.bfloat16
 
     def __str__(self) -> str:
         query, kv, size = self.heads
         shared = f"{self.groups} groups" if self.groups else "nothing shared"
-        return f"{query}/{kv} x {size}, {self.rows} rows, {self.prefix} + {SUFFIX_TOKENS} tokens, {shared}"
+        heads, dtype = f"{query}/{kv} x {size}", str(self.dtype).removeprefix("torch.")
+        return f"{heads}, {dtype}, {self.rows} rows, {self.prefix} + {SUFFIX_TOKENS} tokens, {shared}"
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of one token in one layer."""
+        _, kv, size = self.heads
+        return 2 * kv * size * self.dtype.itemsize
 
 
 class Batch:
@@ -63,17 +74,17 @@ class Batch:
         own = numbers[groups * prefix :].reshape(self.rows, suffix)
         self.tables = np.hstack([prefixes[np.arange(self.rows) * groups // self.rows], own])
         self.lengths = np.full(self.rows, setting.prefix + SUFFIX_TOKENS, np.int32)
-        self.isa = _get_attn_isa(torch.bfloat16, BLOCK_TOKENS, size)
-        layers = max(2, math.ceil(BYTES / (blocks * BLOCK_TOKENS * kv * size * 4)))
-        self.layers = [self._memory(blocks, kv, size) for _ in range(min(layers, 16))]
-        self.queries = [torch.randn(self.rows, query, size).to(torch.bfloat16) for _ in self.layers]
+        self.isa = _get_attn_isa(setting.dtype, BLOCK_TOKENS, size)
+        layers = max(2, math.ceil(BYTES / (blocks * BLOCK_TOKENS * setting.kv_bytes)))
+        self.layers = [self._memory(blocks, kv, size) for _ in range(layers)]
+        self.queries = [torch.randn(self.rows, query, size).to(setting.dtype) for _ in self.layers]
         self.out = torch.empty_like(self.queries[0])
 
     def _memory(self, blocks: int, kv: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        memory = torch.zeros(blocks, kv, 2 * BLOCK_TOKENS, size, dtype=torch.bfloat16)
+        memory = torch.zeros(blocks, kv, 2 * BLOCK_TOKENS, size, dtype=self.setting.dtype)
         keys, values = memory.chunk(2, dim=2)
         tokens = blocks * BLOCK_TOKENS
-        new = [torch.randn(tokens, kv, size).to(torch.bfloat16) for _ in range(2)]
+        new = [torch.randn(tokens, kv, size).to(self.setting.dtype) for _ in range(2)]
         ops.cpu_attn_reshape_and_cache(*new, keys, values, torch.arange(tokens), self.isa)
         return keys, values
 
@@ -89,7 +100,7 @@ class Batch:
             num_kv_heads=kv,
             head_dim=size,
             seq_lens=lengths,
-            dtype=torch.bfloat16,
+            dtype=self.setting.dtype,
             query_start_loc=starts,
             causal=True,
             sliding_window_size=-1,
@@ -119,7 +130,7 @@ class Batch:
         return layer
 
     def ours(self, costs: Costs) -> Callable[[int], None]:
-        """Our kernel on one layer; the plan, one for all layers of a step, is made in the first."""
+        """Our kernel on one layer; the plan, one for all layers of a step, is made in its first."""
         query, kv, _ = self.setting.heads
         group = query // kv
         shape = Shape(BLOCK_TOKENS, kv, group, tile_rows=max(group, 64), workers=THREADS)
@@ -129,8 +140,9 @@ class Batch:
         plan = planner.plan(self.tables, self.lengths)
 
         def layer(number: int) -> None:
-            if number == 0:
-                planner.plan(self.tables, self.lengths)
+            nonlocal plan
+            if number % STEP_LAYERS == 0:
+                plan = planner.plan(self.tables, self.lengths)
             keys, values = self.layers[number]
             kernel.attend(self.queries[number], keys, values, plan, self.out)
 
@@ -146,8 +158,9 @@ def measured(setting: Setting, rounds: int) -> dict[str, Any]:
         layer(0)
         outputs[way] = batch.out.float().clone()
     times: dict[str, list[float]] = {way: [] for way in ways}
+    source = random.Random(1)
     for _ in range(rounds):
-        for way, layer in ways.items():
+        for way, layer in source.sample(list(ways.items()), len(ways)):
             began = time.perf_counter()
             for number in range(len(batch.layers)):
                 layer(number)
@@ -164,7 +177,9 @@ def settings(quick: bool) -> list[Setting]:
     """What is measured."""
     rows, prefixes = ((16,), (1_984,)) if quick else ((16, 32), (1_984, 5_984))
     shared = [Setting(*each) for each in product(HEADS, rows, prefixes, (1, 4))]
-    return shared + [Setting(heads, 16, 1_984, 0) for heads in HEADS]
+    alone = [Setting(heads, 16, 1_984, 0) for heads in HEADS]
+    wide = [Setting(heads, 16, 1_984, groups, torch.float32) for heads in HEADS for groups in (1, 0)]
+    return shared + alone + wide
 
 
 def measure(arguments: argparse.Namespace) -> Report:
@@ -176,7 +191,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         found = measured(setting, 5 if arguments.quick else 9)
         ms = found["ms"]
         found["ratio"] = ms["vllm"] / ms["shared"]
-        found["groups"] = setting.groups
+        found["groups"], found["dtype"] = setting.groups, str(setting.dtype)
         report.samples.append(found)
         table.append(
             (
@@ -186,11 +201,13 @@ def measure(arguments: argparse.Namespace) -> Report:
                 f"{found['differs']:.1e}",
             )
         )
-    ratios = [sample["ratio"] for sample in report.samples if sample["groups"]]
+    half = [sample for sample in report.samples if sample["dtype"] == "torch.bfloat16"]
+    ratios = [sample["ratio"] for sample in half if sample["groups"]]
     report.summary |= {
         "ratio_min": min(ratios),
         "ratio_median": statistics.median(ratios),
-        "ratio_unshared": min(sample["ratio"] for sample in report.samples if not sample["groups"]),
+        "ratio_unshared": min(sample["ratio"] for sample in half if not sample["groups"]),
+        "ratio_float32": min(sample["ratio"] for sample in report.samples if sample not in half),
     }
     print_table(["heads, batch", "vLLM ms", "shared ms", "alone ms", "vLLM / shared", "differ by"], table)
     return report

@@ -1,4 +1,4 @@
-"""Runs plans on the CPU (`native/attention.hpp`)."""
+"""Runs plans on the CPU (`native/attention_unit.hpp`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,10 @@ from parrot_kernels.plan import Plan
 if TYPE_CHECKING:
     import torch
 
+_Number = TypeVar("_Number", np.float32, np.uint8)
+_LINE_BYTES: Final = 64
+_ROW_COUNT: Final = 2
+"""Of an item, where it says how many rows it has."""
 _TYPES: Final = {"torch.float32": 0, "torch.bfloat16": 1, "torch.float16": 2}
 _OPENMP: Final = re.compile(r"\S*/lib(?:gomp|iomp5|omp)[-.\w]*\.so[.\d]*")
 
@@ -65,6 +69,8 @@ class _Problem(ctypes.Structure):
         ("row_index", ctypes.c_void_p),
         ("partial_begin", ctypes.c_void_p),
         ("partial_index", ctypes.c_void_p),
+        ("scratch", ctypes.c_void_p),
+        ("scratch_bytes", ctypes.c_int64),
         *(
             (name, ctypes.c_int32)
             for name in ("item_count", "rows", "block_tokens", "kv_heads", "group", "head_size")
@@ -104,12 +110,17 @@ class CpuAttention:
                 "of 32 tokens, the scale is above 0, and there is a thread at least"
             )
         self._native = library()
+        self._native.parrot_scratch_bytes.restype = ctypes.c_int64
         _use_threads_in_process(self._native)
-        self._processor = best_processor() if processor is None else processor
+        self._processor = int(best_processor() if processor is None else processor)
         self._threads = threads
         self._problem = _Problem(block_tokens=block_tokens, scale=scale, layout=layout)
+        self._problem_at = ctypes.byref(self._problem)
+        self._plan: Plan | None = None
+        self._fitting: tuple[object, ...] = ()
         self._partial_out = np.zeros(0, np.float32)
         self._partial_lse = np.zeros(0, np.float32)
+        self._scratch = np.zeros(0, np.uint8)
 
     def attend(
         self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: Plan, out: torch.Tensor
@@ -125,35 +136,53 @@ class CpuAttention:
         Raises:
             AttentionError: the tensors don't fit together.
         """
-        rows = len(plan.partial_begin) - 1
-        if plan.block_tokens != self._problem.block_tokens:
-            raise AttentionError(f"the plan is of blocks of {plan.block_tokens} tokens")
-        self._check(q, keys, values, out, rows)
+        # A step's layers are alike, and have one plan: what is true of the first is so of the others.
+        tensors = (q, keys, values, out)
+        fitting = (*((each.dtype, each.shape, each.stride()) for each in tensors),)
+        if plan is not self._plan or fitting != self._fitting:
+            self._plan = None
+            self._check(q, keys, values, out, plan)
+            self._prepare(q, keys, out, plan)
+            self._plan, self._fitting = plan, fitting
+        problem = self._problem
+        problem.q, problem.keys, problem.values, problem.out = (each.data_ptr() for each in tensors)
+        self._native.parrot_attend(self._problem_at, self._processor, self._threads)
+
+    def _prepare(self, q: torch.Tensor, keys: torch.Tensor, out: torch.Tensor, plan: Plan) -> None:
+        """All that a step's layers have in common."""
         problem, heads, size = self._problem, q.shape[1], q.shape[2]
+        problem.q_row, problem.q_head = q.stride()[:2]
+        problem.kv_block, problem.kv_head = keys.stride()[:2]
+        problem.out_row, problem.out_head = out.stride()[:2]
+        problem.tables, problem.items, problem.row_index, problem.partial_begin, problem.partial_index = (
+            each.ctypes.data
+            for each in (plan.tables, plan.items, plan.row_index, plan.partial_begin, plan.partial_index)
+        )
+        problem.item_count, problem.rows = len(plan.items), len(plan.partial_begin) - 1
+        problem.kv_heads, problem.group, problem.head_size = keys.shape[1], heads // keys.shape[1], size
+        problem.type = _TYPES[str(q.dtype)]
         self._partial_out = _grown(self._partial_out, plan.partials * heads * size)
         self._partial_lse = _grown(self._partial_lse, plan.partials * heads)
-        problem.q, (problem.q_row, problem.q_head) = q.data_ptr(), q.stride()[:2]
-        problem.keys, problem.values = keys.data_ptr(), values.data_ptr()
-        problem.kv_block, problem.kv_head = keys.stride()[:2]
-        problem.out, (problem.out_row, problem.out_head) = out.data_ptr(), out.stride()[:2]
         problem.partial_out, problem.partial_lse = (
             self._partial_out.ctypes.data,
             self._partial_lse.ctypes.data,
         )
-        problem.tables, problem.items = plan.tables.ctypes.data, plan.items.ctypes.data
-        problem.row_index = plan.row_index.ctypes.data
-        problem.partial_begin, problem.partial_index = (
-            plan.partial_begin.ctypes.data,
-            plan.partial_index.ctypes.data,
+        self._prepare_scratch(int(plan.items[:, _ROW_COUNT].max(initial=1)))
+
+    def _prepare_scratch(self, rows: int) -> None:
+        problem = self._problem
+        problem.scratch_bytes = self._native.parrot_scratch_bytes(
+            problem.type, problem.layout, self._processor, rows * problem.group, problem.head_size
         )
-        problem.item_count, problem.rows = len(plan.items), rows
-        problem.kv_heads, problem.group, problem.head_size = keys.shape[1], heads // keys.shape[1], size
-        problem.type = _TYPES[str(q.dtype)]
-        self._native.parrot_attend(ctypes.byref(problem), int(self._processor), self._threads)
+        self._scratch = _grown(self._scratch, problem.scratch_bytes * self._threads + _LINE_BYTES)
+        problem.scratch = -(-self._scratch.ctypes.data // _LINE_BYTES) * _LINE_BYTES
 
     def _check(
-        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor, rows: int
+        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor, plan: Plan
     ) -> None:
+        rows = len(plan.partial_begin) - 1
+        if plan.block_tokens != self._problem.block_tokens:
+            raise AttentionError(f"the plan is of blocks of {plan.block_tokens} tokens")
         if str(q.dtype) not in _TYPES or any(each.dtype != q.dtype for each in (keys, values, out)):
             raise AttentionError(
                 f"queries, KV and output are of one type, and of {', '.join(_TYPES)}; not {q.dtype}"
@@ -165,17 +194,17 @@ class CpuAttention:
                 "heads are multiples of 32 dims, and of the KV heads, and each row has a query"
             )
         numbers = self._problem.block_tokens * size
+        alike = (keys.shape[:2], keys.stride()[:2], numbers)
         if any(
-            each.shape[2:].numel() != numbers or each.stride()[:2] != keys.stride()[:2]
-            for each in (keys, values)
+            (each.shape[:2], each.stride()[:2], each.shape[2:].numel()) != alike for each in (keys, values)
         ):
             raise AttentionError(f"keys and values are blocks x heads x {numbers} numbers, laid out alike")
         if any(each.stride(-1) != 1 for each in (q, out, keys, values)):
             raise AttentionError("the last dimension has no gaps")
 
 
-def _grown(array: npt.NDArray[np.float32], numbers: int) -> npt.NDArray[np.float32]:
-    return array if len(array) >= numbers else np.empty(numbers, np.float32)
+def _grown(array: npt.NDArray[_Number], numbers: int) -> npt.NDArray[_Number]:
+    return array if len(array) >= numbers else np.empty(numbers, array.dtype)
 
 
 def best_processor() -> Processor:

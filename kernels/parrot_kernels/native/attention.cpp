@@ -1,9 +1,11 @@
 // Runs a plan: items by whoever is free, then the merge of what several items made of one row.
 #include "attention.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <thread>
+#include <vector>
 
 #if defined(__x86_64__)
 #include <sys/syscall.h>
@@ -32,8 +34,8 @@ Processor best() {
   return __builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("amx-tile") && may_use_tiles() ? kAmx : kAvx512;
 }
 
-Run kernel_of(Processor processor, Type type, Layout layout) {
-  Run found = nullptr;
+const Kernel* kernel_of(Processor processor, Type type, Layout layout) {
+  const Kernel* found = nullptr;
   if (processor >= kAmx) found = amx_kernel(type, layout);
   if (found == nullptr && processor >= kAvx512) found = avx512_kernel(type, layout);
   if (found == nullptr && processor >= kAvx2) found = avx2_kernel(type, layout);
@@ -41,37 +43,17 @@ Run kernel_of(Processor processor, Type type, Layout layout) {
 }
 #else
 Processor best() { return kPortable; }
-Run kernel_of(Processor, Type type, Layout layout) { return portable_kernel(type, layout); }
+const Kernel* kernel_of(Processor, Type type, Layout layout) { return portable_kernel(type, layout); }
 #endif
 
-void store_as(Type type, const float* values, int size, void* out, int64_t at) {
-  for (int d = 0; d < size; ++d) {
-    switch (type) {
-      case Type::kFloat32: static_cast<float*>(out)[at + d] = values[d]; break;
-      case Type::kBFloat16: static_cast<uint16_t*>(out)[at + d] = float_to_bf16(values[d]); break;
-      case Type::kFloat16: static_cast<_Float16*>(out)[at + d] = static_cast<_Float16>(values[d]); break;
-    }
-  }
+Processor best_here() {
+  static const Processor found = best();
+  return found;
 }
 
-// A row and head of what several items made: each weighs as much as its softmax was long.
-void merge(const Problem& p, int row, int head, std::vector<unsigned char>& bytes) {
-  const int begin = p.partial_begin[row], end = p.partial_begin[row + 1], heads = p.kv_heads * p.group;
-  if (begin == end) return;
-  Arena arena(bytes, p.head_size * sizeof(float) + 64);
-  float* acc = arena.take<float>(p.head_size);
-  std::fill(acc, acc + p.head_size, 0.0f);
-  float most = -kInfinity, sum = 0;
-  for (int at = begin; at < end; ++at) most = std::max(most, p.partial_lse[static_cast<size_t>(p.partial_index[at]) * heads + head]);
-  for (int at = begin; at < end; ++at) {
-    const size_t place = static_cast<size_t>(p.partial_index[at]) * heads + head;
-    const float weight = std::exp2(p.partial_lse[place] - most);
-    const float* from = p.partial_out + place * p.head_size;
-    sum += weight;
-    for (int d = 0; d < p.head_size; ++d) acc[d] += weight * from[d];
-  }
-  for (int d = 0; d < p.head_size; ++d) acc[d] /= sum;
-  store_as(static_cast<Type>(p.type), acc, p.head_size, p.out, row * p.out_row + head * p.out_head);
+const Kernel& kernel_of(int32_t processor, int32_t type, int32_t layout) {
+  const auto most = static_cast<Processor>(std::min<int32_t>(processor, best_here()));
+  return *kernel_of(most, static_cast<Type>(type), static_cast<Layout>(layout));
 }
 
 constexpr int kLooks = 2000;
@@ -84,27 +66,25 @@ inline void pause() {
 
 // What one thread does; all of them share it.
 struct Work {
-  const Problem* problem;
-  Run run;
-  std::atomic<int> next_item{0}, done_items{0}, next_row{0};
+  const Problem& p;
+  const Kernel& kernel;
+  std::atomic<int> next_unit{0}, done_units{0}, next_row{0}, next_thread{0};
 
   void part() {
-    thread_local std::vector<unsigned char> scratch;
-    const Problem& p = *problem;
-    const int items = p.item_count * p.kv_heads;
-    for (int at; (at = next_item.fetch_add(1, std::memory_order_relaxed)) < items;) {
-      // One item's heads one after the other: its block table and rows are read once.
-      run(p, p.items[at / p.kv_heads], at % p.kv_heads, scratch);
-      done_items.fetch_add(1, std::memory_order_release);
+    unsigned char* scratch = p.scratch + p.scratch_bytes * next_thread.fetch_add(1, std::memory_order_relaxed);
+    const int units = p.item_count * p.kv_heads;
+    for (int at; (at = next_unit.fetch_add(1, std::memory_order_relaxed)) < units;) {
+      kernel.run(p, unit_at(p, at), next_unit, scratch);
+      done_units.fetch_add(1, std::memory_order_release);
     }
     // However many threads there came to be: what others still do is waited for, awake for as long as an item
     // may take, and then leaving the core to whoever has it to do.
-    for (int looks = 0; done_items.load(std::memory_order_acquire) < items; ++looks) {
+    for (int looks = 0; done_units.load(std::memory_order_acquire) < units; ++looks) {
       if (looks < kLooks) pause();
       else std::this_thread::yield();
     }
     for (int row; (row = next_row.fetch_add(1, std::memory_order_relaxed)) < p.rows;) {
-      for (int head = 0; head < p.kv_heads * p.group; ++head) merge(p, row, head, scratch);
+      for (int head = 0; head < p.kv_heads * p.group; ++head) kernel.merge(p, row, head, scratch);
     }
   }
 };
@@ -123,18 +103,20 @@ extern "C" {
 
 #define PARROT_PUBLIC __attribute__((visibility("default")))
 
-PARROT_PUBLIC int32_t parrot_best_processor() {
-  static const parrot::Processor found = parrot::best();
-  return found;
-}
+PARROT_PUBLIC int32_t parrot_best_processor() { return parrot::best_here(); }
 
 PARROT_PUBLIC void parrot_use_threads_of(void* parallel) { parrot::parallel = reinterpret_cast<parrot::Parallel>(parallel); }
 
-// Runs a plan on so many threads. `processor` is the best kernel to use, at most.
+// What one thread needs for items of so many query rows, at most; `processor` is the best kernel to use, at most.
+PARROT_PUBLIC int64_t parrot_scratch_bytes(int32_t type, int32_t layout, int32_t processor, int32_t query_rows, int32_t head_size) {
+  using namespace parrot;
+  return kernel_of(processor, type, layout).scratch_bytes(query_rows, head_size);
+}
+
+// Runs a plan on so many threads.
 PARROT_PUBLIC void parrot_attend(const parrot::Problem* problem, int32_t processor, int32_t threads) {
   using namespace parrot;
-  const auto most = static_cast<Processor>(std::min(processor, parrot_best_processor()));
-  Work work{problem, kernel_of(most, static_cast<Type>(problem->type), static_cast<Layout>(problem->layout))};
+  Work work{*problem, kernel_of(processor, problem->type, problem->layout)};
   if (threads == 1) return work.part();
   if (parallel != nullptr) return parallel(part_of, &work, static_cast<unsigned>(threads), 0);
   std::vector<std::thread> others;

@@ -3,4 +3,4 @@
 #define PARROT_ROWS_AT_ONCE 3
 #include "attention_simple.hpp"
 
-parrot::Run parrot::avx2_kernel(Type type, Layout layout) { return avx2::simple_kernel(type, layout); }
+const parrot::Kernel* parrot::avx2_kernel(Type type, Layout layout) { return avx2::simple_kernel(type, layout); }

@@ -65,7 +65,10 @@ class Dots : public Simple<BFloat16, Kind::kLayout> {
   using Weight = uint16_t;
   using Query = uint16_t;
 
-  Dots(int rows, int size, int block_tokens) : Base(rows, 0, block_tokens), rows_(rows), size_(size), block_tokens_(block_tokens) {}
+  static int64_t wide_numbers(int) { return 0; }
+
+  Dots(int rows, int size, int block_tokens, float* wide)
+      : Base(rows, size, block_tokens, wide), rows_(rows), size_(size), block_tokens_(block_tokens) {}
 
   static int place(int token) { return Kind::kShuffled ? shuffled_place(token) : token; }
 
@@ -92,10 +95,12 @@ class Dots : public Simple<BFloat16, Kind::kLayout> {
     }
   }
 
+  static bool exceeds(const float* s, int groups, float limit) { return exceeds_of(s, groups, limit); }
+
   static float maximum(const float* s, int groups) { return maximum_of(s, groups); }
 
-  static float weigh(const float* s, int groups, float scale, float most, uint16_t* weights) {
-    return weights_of(s, groups, scale, most, weights);
+  static void weigh(const float* s, int groups, float scale, float most, uint16_t* weights, float* sums) {
+    weights_of(s, groups, scale, most, weights, sums);
   }
 
   void add(const uint16_t* weights, const BFloat16* const* values, const int* strides, int groups, float* acc) const {
@@ -188,9 +193,9 @@ class Dots : public Simple<BFloat16, Kind::kLayout> {
 }  // namespace avx512
 }  // namespace parrot
 
-parrot::Run parrot::avx512_kernel(Type type, Layout layout) {
+const parrot::Kernel* parrot::avx512_kernel(Type type, Layout layout) {
   if (type == Type::kBFloat16) {
-    return layout == Layout::kPairs ? run_item<avx512::Dots<avx512::Pairs>> : run_item<avx512::Dots<avx512::Rows>>;
+    return layout == Layout::kPairs ? &kKernel<avx512::Dots<avx512::Pairs>> : &kKernel<avx512::Dots<avx512::Rows>>;
   }
   return avx512::simple_kernel(type, layout);
 }

@@ -3,4 +3,4 @@
 #define PARROT_ROWS_AT_ONCE 1
 #include "attention_simple.hpp"
 
-parrot::Run parrot::portable_kernel(Type type, Layout layout) { return portable::simple_kernel(type, layout); }
+const parrot::Kernel* parrot::portable_kernel(Type type, Layout layout) { return portable::simple_kernel(type, layout); }

@@ -9,6 +9,9 @@
 namespace parrot {
 namespace {
 
+// What `parrot_plan` returns beside the numbers of lists.
+constexpr int kNoMemory = 4, kNoOrder = 5, kNotFull = 6, kNotShared = 7;
+
 // A stretch of KV that the rows order[first..last] read, and nobody else.
 struct Node {
   int32_t first, last;
@@ -37,6 +40,23 @@ class Forest {
     while (at + 16 <= most && std::memcmp(x + at, y + at, 16 * sizeof(int32_t)) == 0) at += 16;
     while (at < most && x[at] == y[at]) ++at;
     return at;
+  }
+
+  // What of a forest that is given can't be: an order that is none, or rows that have not that in common.
+  // KV in one and the same block has one and the same past, so the last block says it of all before it.
+  int fault(const int32_t* shared) const {
+    std::vector<bool> seen(rows_, false);
+    for (int32_t at = 0; at < rows_; ++at) {
+      const int32_t row = order_[at];
+      if (row < 0 || row >= rows_ || seen[row]) return kNoOrder;
+      seen[row] = true;
+    }
+    for (int32_t at = 1; at < rows_; ++at) {
+      const int32_t a = order_[at - 1], b = order_[at], last = shared[at] - 1;
+      if (last < -1 || last >= std::min(lengths_[a], lengths_[b]) / shape_.block_tokens) return kNotFull;
+      if (last >= 0 && table(a)[last] != table(b)[last]) return kNotShared;
+    }
+    return 0;
   }
 
   // From one step to the next the order hardly changes, and then this is one look at each pair.
@@ -274,6 +294,7 @@ int parrot_plan(const int32_t* tables, int64_t stride, const int32_t* lengths, i
   try {
     parrot::Forest forest(tables, stride, lengths, rows, *shape, order);
     if (shared == nullptr) forest.sort();
+    if (const int fault = shared == nullptr ? 0 : forest.fault(shared)) return fault;
     parrot::Costs costs_now = *costs;
     // Nodes within nodes have more rows, all together, than lists may hold: then less is shared.
     for (;;) {
@@ -282,6 +303,6 @@ int parrot_plan(const int32_t* tables, int64_t stride, const int32_t* lengths, i
       costs_now.item = 8 * costs_now.item + 64;
     }
   } catch (const std::bad_alloc&) {
-    return 4;
+    return parrot::kNoMemory;
   }
 }

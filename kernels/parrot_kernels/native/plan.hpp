@@ -57,7 +57,8 @@ extern "C" {
 // Plans a step. `order` holds the rows in the order of the step before, and gets this step's; `shared`
 // is null, or says how many blocks each row of `order` but the first has in common with the one before.
 // Returns 0, or the number of the list that is too small for any plan: 1 items, 2 rows, 3 partials; 4: there is
-// no memory.
+// no memory; or what is wrong with a forest that is given: 5 the order does not name each row once, 6 a row
+// shares blocks that are not full in both, 7 the blocks that it shares are not the same.
 __attribute__((visibility("default"))) int parrot_plan(const int32_t* tables, int64_t stride, const int32_t* lengths, int32_t rows,
                 const parrot::Shape* shape, const parrot::Costs* costs, int32_t* order,
                 const int32_t* shared, const parrot::Lists* lists, parrot::Counts* counts);

@@ -7,3 +7,4 @@ from parrot_kernels.plan.planner import Plan as Plan
 from parrot_kernels.plan.planner import PlanError as PlanError
 from parrot_kernels.plan.planner import Planner as Planner
 from parrot_kernels.plan.planner import Shape as Shape
+from parrot_kernels.plan.planner import TreeError as TreeError

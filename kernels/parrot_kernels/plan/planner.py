@@ -22,12 +22,21 @@ ITEM_FIELDS: Final = 8
 """shared, row_begin, row_count, table_offset, tokens, partial_base, direct, cost"""
 _LISTS: Final = {1: "items", 2: "rows", 3: "partials"}
 _NO_MEMORY: Final = 4
+_TREE_FAULTS: Final = {
+    5: "order names each row once",
+    6: "shared counts blocks that are full in both rows",
+    7: "rows that share blocks have the same ones",
+}
 
 Ints = npt.NDArray[np.int32]
 
 
 class PlanError(ValueError):
     """A step can't be planned; says why."""
+
+
+class TreeError(PlanError):
+    """The tree that is given is not the rows'; says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +189,7 @@ class Planner:
         return self._planned(tables, lengths, rows, self._order_at, None)
 
     def plan_tree(self, tables: Ints, lengths: Ints, order: Ints, shared: Ints) -> Plan:
-        """The same, of a forest that is known: nothing is compared.
+        """The same, of a forest that is known: of each two neighbours, one block is compared.
 
         Args:
             order: the rows, those of one node side by side.
@@ -188,18 +197,14 @@ class Planner:
                 first, nothing is asked.
 
         Raises:
-            PlanError: as in `plan`; or `order` and `shared` are not as long as there are rows.
+            TreeError: it is not these rows' forest.
+            PlanError: as in `plan`.
         """
         rows = self._checked(tables, lengths)
         for given in (order, shared):
             _check_array("order and shared", given, 1)
             if len(given) != rows:
-                raise PlanError(f"order and shared have one place a row: {rows}, not {len(given)}")
-        if rows and not np.array_equal(np.sort(order), np.arange(rows, dtype=np.int32)):
-            raise PlanError("order names each row once")
-        full = lengths[order] // self._shape.block_tokens
-        if rows and (shared.min() < 0 or np.any(shared[1:] > np.minimum(full[1:], full[:-1]))):
-            raise PlanError("shared counts blocks that are full in both rows")
+                raise TreeError(f"order and shared have one place a row: {rows}, not {len(given)}")
         at = [ctypes.c_void_p(given.ctypes.data) for given in (order, shared)]
         return self._planned(tables, lengths, rows, *at)
 
@@ -223,6 +228,8 @@ class Planner:
         )
         if full == _NO_MEMORY:
             raise MemoryError
+        if full in _TREE_FAULTS:
+            raise TreeError(_TREE_FAULTS[full])
         if full:
             raise PlanError(f"the list of {_LISTS[full]} is too small for {rows} rows; give it more capacity")
         counts = self._counts

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.support.forests import Forest, random_forest
@@ -35,6 +37,13 @@ def laid_out(plain: torch.Tensor, layout: Layout, *, keys: bool) -> torch.Tensor
     return made.contiguous().reshape(blocks, heads, -1)
 
 
+def packed(forest: Forest) -> Forest:
+    """The same forest in no more memory than it needs."""
+    owned, numbers = np.unique(forest.tables, return_inverse=True)
+    tables = numbers.reshape(forest.tables.shape).astype(np.int32)
+    return replace(forest, tables=tables, blocks=len(owned))
+
+
 class Case:
     """A batch over a KV memory of which all that is nobody's is no number."""
 
@@ -42,6 +51,7 @@ class Case:
         self, forest: Forest, dtype: torch.dtype, layout: Layout, *, kv_heads: int, group: int, size: int
     ) -> None:
         generator = torch.Generator().manual_seed(7)
+        forest = packed(forest)
         self.forest, self.layout, self.dtype = forest, layout, dtype
         self.rows = len(forest.lengths)
         heads = kv_heads * group
@@ -57,10 +67,12 @@ class Case:
             for at in range(length):
                 used[table[at // block], at % block] = True
         poison = ~used[:, None, :, None]
-        self.memory = (
-            laid_out(self.keys.masked_fill(poison, float("nan")), layout, keys=True),
-            laid_out(self.values.masked_fill(poison, float("nan")), layout, keys=False),
-        )
+        nan = float("nan")
+        self.lay_out(self.keys.masked_fill(poison, nan), self.values.masked_fill(poison, nan))
+
+    def lay_out(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Makes these the KV memory."""
+        self.memory = laid_out(keys, self.layout, keys=True), laid_out(values, self.layout, keys=False)
 
     def run(
         self, processor: Processor, costs: Costs = CPU_COSTS, threads: int = 2, **shape: Any
@@ -159,7 +171,7 @@ def test_one_kernel_takes_one_layer_after_another_of_different_sizes() -> None:
     kernel = CpuAttention(block_tokens=BLOCK, layout=Layout.ROWS, scale=0.1, threads=2)
     for case in cases:
         case.scale = 0.1
-        plan = Planner(case.shape, Capacity.of(case.rows), FREE).plan(forest.tables, forest.lengths)
+        plan = Planner(case.shape, Capacity.of(case.rows), FREE).plan(case.forest.tables, case.forest.lengths)
         assert plan.partials
         out = torch.full_like(case.q, float("nan"))
         kernel.attend(case.q, *case.memory, plan, out)
@@ -176,6 +188,83 @@ def test_large_scores_do_not_overflow() -> None:
     assert (out[case.busy].double() - case.expected()[case.busy]).abs().max() < 1e-3
 
 
+def one_prefix(rows: int, blocks: int, last_tokens: int) -> Forest:
+    """Rows that have all their blocks in common but the last."""
+    shared = np.arange(1, blocks + 1, dtype=np.int32)
+    own = np.arange(blocks + 1, blocks + 1 + rows, dtype=np.int32)
+    tables = np.hstack([np.tile(shared, (rows, 1)), own[:, None]])
+    lengths = np.full(rows, blocks * BLOCK + last_tokens, np.int32)
+    return Forest(tables, lengths, BLOCK, blocks + 1 + rows)
+
+
+@pytest.mark.parametrize("processor", MINE, ids=lambda found: found.name.lower())
+def test_any_number_of_rows_is_a_tile(processor: Processor) -> None:
+    for rows in (1, 2, 3, 7, 12, 13, 16, 17, 31, 33, 47, 48, 65):
+        case = Case(one_prefix(rows, 2, 5), torch.bfloat16, Layout.PAIRS, kv_heads=1, group=1, size=64)
+        check(case, case.run(processor, FREE, tile_rows=rows))
+
+
+@pytest.mark.parametrize("processor", MINE, ids=lambda found: found.name.lower())
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [(torch.bfloat16, Layout.PAIRS), (torch.bfloat16, Layout.ROWS), (torch.float32, Layout.ROWS)],
+)
+@pytest.mark.parametrize("slope", [-0.06, -0.02, 0.02, 0.06], ids=str)
+def test_scores_may_rise_and_fall_by_any_amount(
+    processor: Processor, dtype: torch.dtype, layout: Layout, slope: float
+) -> None:
+    case = Case(one_prefix(2, 12, 9), dtype, layout, kv_heads=1, group=2, size=32)
+    blocks = len(case.keys)
+    case.q.fill_(0)[..., 0] = 1 / case.scale
+    heights = slope * torch.arange(blocks * BLOCK).reshape(blocks, 1, BLOCK)
+    case.keys[..., 0] = heights.to(dtype)
+    case.lay_out(case.keys, case.values)
+    for costs in (FREE, NEVER):  # in several pieces, and in one
+        check(case, case.run(processor, costs))
+
+
+@pytest.mark.parametrize("processor", MINE, ids=lambda found: found.name.lower())
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("place", ["keys", "values"])
+def test_what_is_no_number_is_seen_in_the_rows_that_read_it_and_in_no_other(
+    processor: Processor, dtype: torch.dtype, place: str
+) -> None:
+    for layout in Layout:
+        case = Case(one_prefix(3, 4, 20), dtype, layout, kv_heads=2, group=2, size=32)
+        expected = case.run(processor, FREE)
+        block = int(case.forest.tables[1, -1])
+        wrong = getattr(case, place).clone()
+        wrong[block, 0, 3] = float("nan")
+        plain = {"keys": case.keys, "values": case.values, place: wrong}
+        case.lay_out(**plain)
+        out = case.run(processor, FREE)
+        assert torch.isnan(out[1, :2].float()).all()
+        assert torch.equal(out[1, 2:], expected[1, 2:])
+        assert torch.equal(out[[0, 2]], expected[[0, 2]])
+
+
+def test_a_plan_serves_tensors_laid_out_in_any_way_and_refuses_those_that_do_not_fit() -> None:
+    case = Case(
+        random_forest(random.Random(4), 12, BLOCK), torch.float32, Layout.ROWS, kv_heads=2, group=2, size=32
+    )
+    plan = Planner(case.shape, Capacity.of(case.rows)).plan(case.forest.tables, case.forest.lengths)
+    kernel = CpuAttention(block_tokens=BLOCK, layout=Layout.ROWS, scale=case.scale, threads=2)
+    keys, values = case.memory
+    apart = torch.zeros(case.rows, 4, 3, 32)[:, :, 1]
+    apart.copy_(case.q)
+    for q in (case.q, apart, case.q):
+        for out in (
+            torch.full_like(case.q, float("nan")),
+            torch.full((case.rows, 4, 3, 32), float("nan"))[:, :, 1],
+        ):
+            kernel.attend(q, keys, values, plan, out)
+            check(case, out)
+        with pytest.raises(AttentionError, match="laid out alike"):
+            kernel.attend(q, keys[..., :-1], values, plan, torch.empty_like(case.q))
+        with pytest.raises(AttentionError, match="no gaps"):
+            kernel.attend(q, keys, values, plan, torch.empty(case.rows, 4, 64)[..., ::2])
+
+
 def test_what_does_not_fit_together_is_refused() -> None:
     case = Case(
         random_forest(random.Random(1), 4, BLOCK), torch.float32, Layout.ROWS, kv_heads=2, group=2, size=32
@@ -189,6 +278,8 @@ def test_what_does_not_fit_together_is_refused() -> None:
         ((q[:, :3], keys, values), "KV heads"),
         ((q[:2], keys, values), "rows"),
         ((q, keys[..., :-1], values), "laid out alike"),
+        ((q, keys, values[:-1]), "laid out alike"),
+        ((q, keys, values[:, :1]), "laid out alike"),
     ):
         with pytest.raises(AttentionError, match=why):
             kernel.attend(*wrong, plan, torch.empty_like(wrong[0]))
