@@ -21,10 +21,14 @@ class InProcessEngine:
     Args:
         contexts: with the scheduler that holds contexts; else vLLM's own, and no cache at all.
         ahead: vLLM schedules a step while the one before is computed.
+        more: options of the backend.
     """
 
-    def __init__(self, folder: Path, kv_cache_bytes: int, *, contexts: bool, ahead: bool = False) -> None:
-        options = VllmOptions(str(folder), folder, dtype="float32", kv_cache_bytes=kv_cache_bytes)
+    def __init__(
+        self, folder: Path, kv_cache_bytes: int, *, contexts: bool, ahead: bool = False, **more: Any
+    ) -> None:
+        plain: dict[str, Any] = {"dtype": "float32", "kv_cache_bytes": kv_cache_bytes}
+        options = VllmOptions(str(folder), folder, **(plain | more))
         os.environ.update(environment(options))
         from vllm.v1.engine.llm_engine import LLMEngine
         from vllm.v1.executor.abstract import Executor
@@ -40,31 +44,46 @@ class InProcessEngine:
             multiprocess_mode=False,
         )
         self.core: Any = self._engine.engine_core.engine_core
+        self.last: dict[str, Any] = {}
+        """Of each request, its latest `RequestOutput`."""
         self._names = itertools.count()
 
     def generate(
         self, prompts: Sequence[Sequence[int]], max_tokens: int, errands: Sequence[Errand]
     ) -> list[Any]:
         """Generates greedily from all prompts at once; returns each one's last `RequestOutput`."""
+        names = [
+            self.submit(prompt, max_tokens, errand) for prompt, errand in zip(prompts, errands, strict=True)
+        ]
+        self.run()
+        return [self.last[name] for name in names]
+
+    def submit(self, prompt: Sequence[int], max_tokens: int, errand: Errand) -> str:
+        """Asks for a greedy output of so many tokens; returns the request's name."""
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
 
-        names = [f"r{next(self._names)}" for _ in prompts]
-        for name, prompt, errand in zip(names, prompts, errands, strict=True):
-            params = SamplingParams(
-                max_tokens=max_tokens,
-                temperature=0,
-                ignore_eos=True,
-                extra_args=errand.to_wire(),
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            )
-            self._engine.add_request(name, tokens_input(list(prompt)), params)
-        last = {}
+        name = f"r{next(self._names)}"
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            temperature=0,
+            ignore_eos=True,
+            extra_args=errand.to_wire(),
+            output_kind=RequestOutputKind.CUMULATIVE,
+        )
+        self._engine.add_request(name, tokens_input(list(prompt)), params)
+        return name
+
+    def step(self) -> None:
+        """One step; what it made is in `last`."""
+        for output in self._engine.step():
+            self.last[output.request_id] = output
+
+    def run(self) -> None:
+        """Steps until nothing is left to do."""
         while self._engine.has_unfinished_requests():
-            for output in self._engine.step():
-                last[output.request_id] = output
-        return [last[name] for name in names]
+            self.step()
 
     def close(self) -> None:
         """Gives its memory back."""

@@ -65,7 +65,9 @@ class EngineSettings(ServiceSettings):
         1, ge=1, description="GPUs that share the model, as one engine; vllm on GPU only"
     )
     attention: str = Field(
-        "", description="attention kernel by vLLM's name, such as FLASH_ATTN; empty: vLLM's choice"
+        "",
+        description="attention kernel: parrot reads KV that several outputs share once; or one of vLLM's "
+        "by its name, such as FLASH_ATTN; empty: vLLM's choice",
     )
     batch_invariant: bool = Field(
         False,

@@ -57,6 +57,17 @@ def test_two_gpus_share_a_model_and_take_the_share_of_memory_that_is_given() -> 
     assert not {"kv_cache_memory_bytes", "worker_cls", "block_size"} & made.keys()
 
 
+@pytest.mark.parametrize("on_cpu", [True, False])
+@pytest.mark.parametrize("name", ["parrot", "PARROT", "Parrot"])
+def test_our_own_attention_is_asked_for_in_any_case(name: str, on_cpu: bool) -> None:
+    assert arguments(on_cpu=on_cpu, attention=name)["attention_backend"] == "PARROT"
+
+
+def test_who_asks_for_no_attention_gets_vllms() -> None:
+    assert arguments(on_cpu=True)["attention_backend"] == "CPU_ATTN"
+    assert "attention_backend" not in arguments(on_cpu=False)
+
+
 def test_kv_bytes_that_are_given_count_on_a_gpu_too() -> None:
     assert arguments(on_cpu=False, kv_cache_bytes=1 << 30)["kv_cache_memory_bytes"] == 1 << 30
 

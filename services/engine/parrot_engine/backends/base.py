@@ -46,7 +46,8 @@ class ModelInfo:
     Attributes:
         kv_tokens: tokens whose KV the memory holds; 0: the backend holds none.
         capacity: outputs at once.
-        attention: the attention kernel's name, as the backend calls it.
+        attention: the attention kernel's name, as the backend calls it: on CPUs the one that runs, on GPUs
+            the one that was asked for, which vLLM replaces where it can't do a model.
         batch_invariant: a prompt's tokens do not depend on what else is in the batch.
     """
 

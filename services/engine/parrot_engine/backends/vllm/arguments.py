@@ -15,6 +15,8 @@ from parrot_engine.backends.vllm.options import VllmOptions
 CPU_BLOCK_TOKENS: Final = 32
 """vLLM's attention on CPU takes multiples of 32; the smallest shares prefixes best."""
 CPU_ATTENTION: Final = "CPU_ATTN"
+OWN_ATTENTION: Final = "PARROT"
+"""The backend of `parrot_kernels`, which reads KV that several sequences share once."""
 CPU_WORKER: Final = "parrot_engine.backends.vllm.cpu_worker.MendedCPUWorker"
 CPU_LIBRARY: Final = "libnuma.so.1"
 SCHEDULER: Final = "parrot_engine.backends.vllm.scheduler.ContextScheduler"
@@ -115,6 +117,11 @@ def check_libraries() -> None:
         ) from None
 
 
+def attention(options: VllmOptions) -> str:
+    """The attention backend by vLLM's name, which is in capitals; empty: vLLM's choice."""
+    return options.attention.upper()
+
+
 def scheduler(async_scheduling: bool) -> str:
     """The scheduler's class, by name: the one that suits how vLLM runs its steps."""
     return ASYNC_SCHEDULER if async_scheduling else SCHEDULER
@@ -123,8 +130,10 @@ def scheduler(async_scheduling: bool) -> str:
 def _cpu_arguments(options: VllmOptions) -> dict[str, Any]:
     if options.tensor_parallel_size != 1:
         raise BackendError("tensor_parallel_size needs as many GPUs; on CPU it is 1")
-    if options.attention not in ("", CPU_ATTENTION):
-        raise BackendError(f"there is no attention {options.attention} on CPU, only {CPU_ATTENTION}")
+    if attention(options) not in ("", CPU_ATTENTION, OWN_ATTENTION):
+        raise BackendError(
+            f"there is no attention {options.attention} on CPU, only {CPU_ATTENTION} and {OWN_ATTENTION}"
+        )
     if not options.kv_cache_bytes:
         raise BackendError("kv_cache_bytes must be given on CPU: memory for at least one window of KV")
     return {
@@ -132,6 +141,7 @@ def _cpu_arguments(options: VllmOptions) -> dict[str, Any]:
         "block_size": CPU_BLOCK_TOKENS,
         "kv_cache_memory_bytes": options.kv_cache_bytes,
         "worker_cls": CPU_WORKER,
+        "attention_backend": attention(options) or CPU_ATTENTION,
     }
 
 
@@ -142,5 +152,5 @@ def _gpu_arguments(options: VllmOptions) -> dict[str, Any]:
     else:
         arguments["gpu_memory_utilization"] = options.gpu_memory_utilization
     if options.attention:
-        arguments["attention_backend"] = options.attention
+        arguments["attention_backend"] = attention(options)
     return arguments

@@ -83,6 +83,7 @@ class VllmBackend(Backend):
                     process.terminate()
                 await asyncio.wait((loading,), timeout=DEATH_POLL_S)
             raise
+        await self._link.look()
         self._keeping_alive = asyncio.create_task(self._keep_alive(), name="vllm-keep-alive")
 
     async def stop(self) -> None:

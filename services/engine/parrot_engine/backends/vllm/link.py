@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -17,6 +18,7 @@ from parrot_engine.backends.vllm import arguments
 from parrot_engine.backends.vllm.options import VllmOptions
 from parrot_engine.backends.vllm.wire import Books
 from parrot_engine.models import ModelFolder
+from parrot_kernels import vllm_backend
 
 DEATH_POLL_S: Final = 0.2
 
@@ -86,6 +88,17 @@ class VllmLink:
     def dead(self) -> bool:
         """The process is gone, though nobody closed the link."""
         return self._llm is not None and bool(self._llm.errored)
+
+    async def look(self) -> None:
+        """Notes in `info` which attention runs: where ours can't do the model, vLLM's own does.
+
+        Only the worker on a CPU can be asked; on GPUs `info` names the one that was asked for.
+
+        Raises:
+            BackendDeadError: the process is gone.
+        """
+        if self._llm.vllm_config.device_config.device_type == "cpu":
+            self.info = replace(self.info, attention=await self.call("parrot_attention"))
 
     async def outputs(
         self, prompt: Sequence[int], params: Any, priority: int = 0
@@ -192,6 +205,9 @@ def engine_config(options: VllmOptions, folder: ModelFolder) -> Any:
     arguments.check_invariance(options, tuple(capability) if capability else None)
     if current_platform.is_cpu():
         arguments.check_libraries()
+    if arguments.attention(options) == arguments.OWN_ATTENTION:
+        # As a plugin too, but vLLM may have been told to load none.
+        vllm_backend.offer()
     given = arguments.engine_arguments(options, folder.path, folder.name, on_cpu=current_platform.is_cpu())
     config = AsyncEngineArgs(**given).create_engine_config()
     # Only now does vLLM know whether it schedules ahead; with a scheduler given it would not.
@@ -206,7 +222,6 @@ def model_info(options: VllmOptions, folder: ModelFolder, config: Any) -> ModelI
         BackendError: the KV memory is too small for one window.
     """
     import vllm
-    from vllm.platforms import current_platform
 
     cache, window = config.cache_config, config.model_config.max_model_len
     # One block is vLLM's own.
@@ -227,7 +242,7 @@ def model_info(options: VllmOptions, folder: ModelFolder, config: Any) -> ModelI
         block_tokens=cache.block_size,
         capacity=options.capacity,
         tensor_parallel=config.parallel_config.tensor_parallel_size,
-        attention=arguments.CPU_ATTENTION if current_platform.is_cpu() else getattr(backend, "name", ""),
+        attention=getattr(backend, "name", ""),
         batch_invariant=options.batch_invariant,
     )
 

@@ -18,7 +18,8 @@ class VllmOptions:
         gpu_memory_utilization: share of each GPU's memory for weights, KV and work; GPU only.
         step_tokens: tokens one engine step works on at most, prefill and decode together.
         threads: of the model's arithmetic on CPU; 0: one a core this process may use.
-        attention: the attention kernel by vLLM's name (`FLASH_ATTN`...); empty: vLLM's choice.
+        attention: the attention kernel by vLLM's name (`FLASH_ATTN`...), or `parrot`, this project's own;
+            empty: vLLM's choice.
         batch_invariant: outputs don't depend on what else is in the batch; needs an NVIDIA GPU of
             compute capability 9.0 or later.
         tensor_parallel_size: GPUs that share the model.

@@ -22,7 +22,9 @@ from vllm.v1.request import RequestStatus
 
 from parrot_engine.backends.pacing import StepPace
 from parrot_engine.backends.vllm import salts
+from parrot_engine.backends.vllm.arguments import OWN_ATTENTION
 from parrot_engine.backends.vllm.audit import PoolAudit, audit
+from parrot_engine.backends.vllm.forest import known_forest
 from parrot_engine.backends.vllm.grammar import Resumption
 from parrot_engine.backends.vllm.held import Held, HeldContexts, Hit
 from parrot_engine.backends.vllm.orphans import end_with_parent
@@ -52,6 +54,7 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         self._allocate = self.kv_cache_manager.allocate_slots
         # vLLM asks in several places of one long method; this is where all of them meet.
         self.kv_cache_manager.allocate_slots = self._allocate_or_make_room
+        self.forest = known_forest(self.vllm_config, self.kv_cache_manager)
         end_with_parent()
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
@@ -59,6 +62,8 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         self.contexts.expire()
         self.max_num_scheduled_tokens = self._budget()
         output = super().schedule(*args, **kwargs)
+        if self.forest is not None:
+            self.forest.tell(output)
         if not self.requests:
             self._check_idle()
         return output
@@ -268,6 +273,14 @@ def audit_pool(core: Any) -> dict[str, Any]:
     return dict(core.scheduler.audit().to_wire())
 
 
+def attention(core: Any) -> str:
+    """The attention that runs on the CPU, by vLLM's name. Where it is not ours, nobody asks for the forest."""
+    (name,) = core.collective_rpc("attention")
+    if name != OWN_ATTENTION:
+        core.scheduler.forest = None
+    return str(name)
+
+
 def install() -> None:
     """Gives vLLM's engine process what the other process calls, and tenants. May be called again."""
     salts.install()
@@ -280,6 +293,7 @@ CALLS: Final = {
     "parrot_expect_use": expect_use,
     "parrot_keep_alive": keep_alive,
     "parrot_audit": audit_pool,
+    "parrot_attention": attention,
 }
 
 install()
