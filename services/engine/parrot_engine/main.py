@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from parrot_engine.backends.base import Backend, BackendError
+from parrot_engine.backends.vllm.options import VllmOptions
 from parrot_engine.meters import Meters
 from parrot_engine.metrics import Gauges
 from parrot_engine.programs.execution import Execution
@@ -51,25 +52,28 @@ def make_backend(settings: EngineSettings) -> Backend:
         return _openai(settings)
     if settings.backend == "sandbox":
         return _sandbox(settings)
-    from parrot_engine.backends.vllm import VllmBackend, VllmOptions
+    from parrot_engine.backends.vllm import VllmBackend
 
-    return VllmBackend(
-        VllmOptions(
-            model=settings.model,
-            model_name=settings.model_name,
-            cache_dir=settings.cache_dir,
-            dtype=settings.dtype,
-            capacity=settings.capacity or 16,
-            context_window_tokens=settings.context_window_tokens,
-            kv_cache_bytes=settings.kv_cache_mib << 20,
-            gpu_memory_utilization=settings.gpu_memory_utilization,
-            tensor_parallel_size=settings.tensor_parallel_size,
-            attention=settings.attention,
-            batch_invariant=settings.batch_invariant,
-            enforce_eager=settings.enforce_eager,
-            step_tokens=settings.step_tokens,
-            threads=settings.threads,
-        )
+    return VllmBackend(vllm_options(settings))
+
+
+def vllm_options(settings: EngineSettings) -> VllmOptions:
+    """What vLLM is started with."""
+    return VllmOptions(
+        model=settings.model,
+        model_name=settings.model_name,
+        cache_dir=settings.cache_dir,
+        dtype=settings.dtype,
+        capacity=settings.capacity or 16,
+        context_window_tokens=settings.context_window_tokens,
+        kv_cache_bytes=settings.kv_cache_mib << 20,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        attention=settings.attention,
+        batch_invariant=settings.batch_invariant,
+        enforce_eager=settings.enforce_eager,
+        step_tokens=settings.step_tokens,
+        threads=settings.threads,
     )
 
 

@@ -71,6 +71,12 @@ class Pool:
             )
         return found
 
+    async def use(self, client: httpx.AsyncClient) -> None:
+        """Asks servers of every kind by a client of the caller's own from now on; the pool closes it."""
+        await self.aclose()
+        for kind in ((True, True), (True, False), (False, True), (False, False)):
+            self._clients[kind] = client
+
     async def aclose(self) -> None:
         """Closes every connection."""
         clients, self._clients = list(self._clients.values()), {}

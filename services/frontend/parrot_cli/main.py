@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 
 import typer
 
-from parrot_cli import cancel, engines, graph, keys, logs, ps, run, tenants, up
+from parrot_cli import bench, cancel, engines, graph, keys, logs, ps, run, tenants, trace, up
+from parrot_runtime.version import parrot_version
 
 # Set before gRPC is first used: this process starts others, and gRPC must not mind.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -28,7 +28,7 @@ def parrot() -> None:
 @app.command()
 def version() -> None:
     """Prints the version."""
-    print(importlib.metadata.version("parrot-serve"))
+    print(parrot_version())
 
 
 app.command()(up.up)
@@ -36,8 +36,10 @@ app.command(context_settings={"allow_interspersed_args": False})(run.run)
 app.command()(ps.ps)
 app.command()(logs.logs)
 app.command()(graph.graph)
+app.command()(trace.trace)
 app.command()(cancel.cancel)
 app.command()(engines.engines)
+app.command()(bench.bench)
 app.add_typer(keys.keys, name="keys")
 app.add_typer(tenants.tenants, name="tenants")
 

@@ -1,0 +1,1 @@
+"""Systems that run applications: Parrot, and what a client can do without it."""
