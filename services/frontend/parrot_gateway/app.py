@@ -28,6 +28,7 @@ from parrot_gateway.routes import (
     prototype,
     sessions,
     streams,
+    traces,
     variables,
 )
 
@@ -68,7 +69,7 @@ def create_app(gateway: Gateway, admission: Admission) -> FastAPI:
     app.add_middleware(Door, admission=admission, answer=problems.answer_of, body_s=gateway.settings.body_s)
     if origins := origins_of(gateway.settings.cors_origins):
         app.add_middleware(CORSMiddleware, allow_origins=origins, **CORS)
-    app.add_middleware(Observed, metrics=gateway.metrics)
+    app.add_middleware(Observed, metrics=gateway.metrics, closing=gateway.closing)
     problems.install(app)
     for module in (
         sessions,
@@ -77,6 +78,7 @@ def create_app(gateway: Gateway, admission: Admission) -> FastAPI:
         claims,
         variables,
         streams,
+        traces,
         openai,
         responses,
         prototype,

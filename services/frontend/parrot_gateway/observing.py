@@ -11,6 +11,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from prometheus_client import Gauge
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from parrot_gateway.closing import Closing
 from parrot_gateway.metrics import GatewayMetrics
 from parrot_gateway.problems import answer_of
 from parrot_runtime import errors, telemetry
@@ -25,9 +26,10 @@ _QUIET = {"/healthz", "/readyz"}
 class Observed:
     """ASGI middleware: continues the client's trace, logs, and answers what nothing else caught."""
 
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, closing: Closing) -> None:
         self._app = app
         self._metrics = metrics
+        self._closing = closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,6 +44,8 @@ class Observed:
             nonlocal status, stream
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if self._closing.begun:
+                    message = _last_of_its_connection(message)
                 self._metrics.answered(_route(scope), time.monotonic() - began)
                 if _is_stream(message):
                     stream = self._metrics.opened(_route(scope))
@@ -70,6 +74,11 @@ class Observed:
         if not status:
             fault = Fault(errors.INTERNAL, "an unexpected error; the gateway's log has it")
             await answer_of(scope["path"], fault)(scope, receive, send)
+
+
+def _last_of_its_connection(start: Message) -> Message:
+    """A stopping gateway is no place to ask again, and clients would, on a connection that stays."""
+    return {**start, "headers": [*start["headers"], (b"connection", b"close")]}
 
 
 def _is_stream(start: Message) -> bool:
