@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tools.observe.applications import APPLICATIONS
 from tools.observe.engines import ENGINES
 from tools.observe.gateway import GATEWAY
 from tools.observe.managers import MANAGERS
@@ -18,7 +19,7 @@ from tools.observe.overview import OVERVIEW
 from tools.observe.panels import Dashboard
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "deploy" / "observe" / "grafana" / "dashboards"
-DASHBOARDS: Final = (OVERVIEW, MANAGERS, ENGINES, GATEWAY)
+DASHBOARDS: Final = (OVERVIEW, APPLICATIONS, MANAGERS, ENGINES, GATEWAY)
 
 
 def rendered(dashboard: Dashboard) -> str:

@@ -51,9 +51,11 @@ class Meters:
         for kind, count in (
             ("prompt", usage.prompt_tokens),
             ("cached", usage.cached_tokens),
+            ("shared", usage.shared_tokens),
             ("output", usage.output_tokens),
             ("static_prefill", timings.static_prefill_tokens),
             ("dynamic_prefill", timings.dynamic_prefill_tokens),
+            ("streamed", timings.streamed_tokens),
         ):
             self._tokens.labels(kind).inc(count)
         for phase in PHASES:

@@ -14,6 +14,7 @@ from parrot_manager.core.model import (
     Edge,
     Failure,
     Load,
+    Marks,
     Provenance,
     Ref,
     Session,
@@ -22,6 +23,7 @@ from parrot_manager.core.model import (
     Usage,
     Variable,
 )
+from parrot_manager.marks import lasted_ms, to_laps
 from parrot_manager.store.listing import ListedSession
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
@@ -45,6 +47,11 @@ def to_session(session: Session) -> manager_pb2.Session:
         trace_id=telemetry.trace_id_of(dict(session.trace)),
         criteria=to_criteria(session.criteria),
         lazy=session.lazy,
+        marks=manager_pb2.SessionMarks(
+            opened_unix_ms=session.marks.opened_ms,
+            settled_unix_ms=session.marks.settled_ms,
+            closing_unix_ms=session.marks.closing_ms,
+        ),
     )
 
 
@@ -78,6 +85,7 @@ def to_call(call: Call) -> manager_pb2.Call:
         placement=call.placement,
         block_id=call.block_id,
         native=call.native.value if call.native is not None else "",
+        marks=_marks(call.marks),
     )
 
 
@@ -162,7 +170,7 @@ def from_heartbeat(heartbeat: engine_pb2.Heartbeat) -> Load:
         kv_used_fraction=heartbeat.kv_used_fraction,
         held_tokens=heartbeat.held_tokens,
         free_tokens=heartbeat.free_tokens,
-        step_ms=heartbeat.step_ms,
+        step_ms=lasted_ms(heartbeat.step_ms),
     )
 
 
@@ -201,13 +209,13 @@ def from_usage(usage: common_pb2.Usage) -> Usage:
 
 
 def from_timings(timings: common_pb2.Timings) -> Timings:
-    """Durations, as an engine measured them."""
+    """Durations, as an engine measured them; what is no time is 0."""
     return Timings(
-        queue_ms=timings.queue_ms,
-        prefill_ms=timings.prefill_ms,
-        decode_ms=timings.decode_ms,
-        static_prefill_ms=timings.static_prefill_ms,
-        dynamic_prefill_ms=timings.dynamic_prefill_ms,
+        queue_ms=lasted_ms(timings.queue_ms),
+        prefill_ms=lasted_ms(timings.prefill_ms),
+        decode_ms=lasted_ms(timings.decode_ms),
+        static_prefill_ms=lasted_ms(timings.static_prefill_ms),
+        dynamic_prefill_ms=lasted_ms(timings.dynamic_prefill_ms),
         static_prefill_tokens=timings.static_prefill_tokens,
         dynamic_prefill_tokens=timings.dynamic_prefill_tokens,
     )
@@ -228,6 +236,17 @@ def from_provenance(done: engine_pb2.AttemptDone) -> Provenance | None:
         tensor_parallel=said.tensor_parallel,
         batch_invariant=said.batch_invariant,
         version=_word(said.version),
+    )
+
+
+def _marks(marks: Marks) -> common_pb2.Marks:
+    return common_pb2.Marks(
+        entered_unix_ms=marks.entered_ms,
+        first_dispatched_unix_ms=marks.first_dispatched_ms,
+        sent_unix_ms=marks.sent_ms,
+        told_unix_ms=marks.told_ms,
+        laps=to_laps(marks.laps),
+        settled_unix_ms=marks.settled_ms,
     )
 
 

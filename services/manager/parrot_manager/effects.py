@@ -120,6 +120,7 @@ class Effects:
                 self._shell.apply(SlotFreed(command.engine_id, ref))
                 self._shell.apply(AttemptFailed(ref, Failure.of(fault.kind, fault.message)))
             else:
+                self._shell.noted.sent(ref)
                 link.send(engine_pb2.AttachResponse(run=program))
                 self._shell.metrics.dispatched(command.call)
 

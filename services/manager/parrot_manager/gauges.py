@@ -55,6 +55,11 @@ class Gauges(Collector):
                 "How long the first of these commits takes already",
                 shell.unstored.oldest_s,
             ),
+            (
+                "tenant_lead_tokens",
+                "The most that a waiting tenant was served more than another that waits for the same",
+                shell.machine.state.fleet.tenant_lead_tokens(),
+            ),
         ):
             yield GaugeMetricFamily(f"parrot_manager_{name}", text, float(value))
         yield CounterMetricFamily(

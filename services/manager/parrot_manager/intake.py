@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -16,7 +15,8 @@ from parrot_manager.core.blocks.definitions import NewBlock
 from parrot_manager.core.commands import Changes
 from parrot_manager.core.criteria import Criteria, stricter
 from parrot_manager.core.events import CallsAccepted, VariablesWanted, Wanted
-from parrot_manager.core.model import Batch, Session, SessionState, Variable
+from parrot_manager.core.model import Batch, Session, Variable
+from parrot_manager.core.sessions import closing
 from parrot_manager.core.submissions import NewCall, NewValue
 from parrot_manager.native_requests import check_allowed
 from parrot_manager.shell import Shell
@@ -152,11 +152,12 @@ class Intake:
         Raises:
             Fault: `not_found`, `unavailable`.
         """
-        event = admission.admit_close(self._shell.machine.state, tenant, session_id)
+        times = {"settled_ms": self._shell.noted.settled_ms(session_id), "asked_ms": clock.precise_ms()}
+        event = admission.admit_close(self._shell.machine.state, tenant, session_id, **times)
         live = self._shell.machine.state.sessions[session_id]
         if event is not None:
-            closing = replace(live.session, state=SessionState.CLOSING)
-            await self._shell.store.commit(session_id, Changes(session=closing), epoch)
+            wish = Changes(session=closing(live.session, event))
+            await self._shell.store.commit(session_id, wish, epoch)
             self._shell.shards.check(session_id, epoch)
             self._shell.apply(event)
         await self._shell.settled(session_id)
@@ -218,7 +219,7 @@ class Intake:
         known = find(live.batches) if live is not None else None
         if known is not None:
             return known
-        event = admit()
+        event = self._shell.noted.marked(admit())
         try:
             await self._shell.store.insert_calls(event, epoch)
         except Fault as fault:

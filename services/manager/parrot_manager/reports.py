@@ -85,7 +85,9 @@ class Reports:
             ref = from_ref(message.failed.ref)
             self._shell.apply(SlotFreed(engine_id, ref))
             used = from_usage(message.failed.usage)
-            self._shell.apply(AttemptFailed(ref, from_failure(message.failed.failure), usage=used))
+            marks = self._shell.noted.take(ref, message.failed.laps)
+            failure = from_failure(message.failed.failure)
+            self._shell.apply(AttemptFailed(ref, failure, usage=used, marks=marks))
         else:
             ref = from_ref(message.cancelled.ref)
             self._shell.apply(SlotFreed(engine_id, ref))
@@ -96,6 +98,7 @@ class Reports:
     def _finish(self, ref: Ref, done: engine_pb2.AttemptDone) -> None:
         if self._is_running(ref):
             self._shell.spans.finishing(ref)
+            self._shell.noted.told(ref)
             self._shell.tasks.spawn(self._collected(ref, done), f"collect {ref}")
 
     async def _collected(self, ref: Ref, done: engine_pb2.AttemptDone) -> None:
@@ -120,7 +123,8 @@ class Reports:
             self._shell.apply(AttemptFailed(ref, Failure.of(errors.VALUE_UNAVAILABLE, why)))
         else:
             made = from_usage(done.usage), from_timings(done.timings), from_provenance(done)
-            self._shell.apply(AttemptDone(ref, values, *made))
+            marks = self._shell.noted.take(ref, done.laps)
+            self._shell.apply(AttemptDone(ref, values, *made, marks))
 
     def _is_running(self, ref: Ref) -> bool:
         return running_call(self._shell.machine.state, ref) is not None

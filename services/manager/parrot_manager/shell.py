@@ -30,9 +30,11 @@ from parrot_manager.handover import Handover
 from parrot_manager.history import Recorder
 from parrot_manager.leases import Keeper
 from parrot_manager.links import Links
+from parrot_manager.marks import Noted
 from parrot_manager.metrics import ManagerMetrics
 from parrot_manager.outbox import Outbox
 from parrot_manager.outboxes import Outboxes, Unstored
+from parrot_manager.session_spans import SessionSpans
 from parrot_manager.settings import ManagerSettings
 from parrot_manager.shards import Shards
 from parrot_manager.spans import CallSpans
@@ -115,6 +117,8 @@ class Shell:
             values.states, tasks, epoch_of=self.shards.epoch_held, allowed=self.keeper.until_valid
         )
         self.spans = CallSpans()
+        self._session_spans = SessionSpans(tasks)
+        self.noted = Noted()
         self.waiters = Waiters()
         self.timers = Timers(self._on_timer)
         self.locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -258,10 +262,14 @@ class Shell:
             self.tellings.committed(live.session.tenant, session_id, changes)
             if changes.new_calls:
                 self.spans.restored(live.session, changes.new_calls)
+            if changes.session is not None and changes.session.state.ended:
+                self._session_spans.ended(live)
         for call in changes.calls:
             if call.state.ended:
+                if live is not None:
+                    self.noted.settled(session_id)
                 self.spans.ended(call)
-                self.metrics.ended(call)
+        self.metrics.committed(live, changes)
         self.waiters.stored(changes)
 
     def _do_now(self, commands: Iterable[Command]) -> None:
@@ -289,6 +297,7 @@ class Shell:
     def _forget(self, session_id: str) -> None:
         self._outboxes.forget(session_id)
         self.spans.forget(session_id)
+        self.noted.forget(session_id)
         self.waiters.forget(session_id)
         self.tellings.forget(session_id)
 

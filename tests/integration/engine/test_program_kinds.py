@@ -52,6 +52,8 @@ async def test_programs_that_come_together_fill_a_shared_context_once(
     done = [(await reports.kind("done", f"c{number}")).done for number in range(6)]
     shared = len(SYSTEM.encode())
     assert all(found.usage.cached_tokens >= shared for found in done)
+    assert {found.usage.shared_tokens for found in done} <= {0, shared}
+    assert sum(found.usage.shared_tokens == shared for found in done) >= 5
     assert [(c.prefix_hash, c.tokens, c.in_kv) for c in shared_of(programs).messages()] == [
         ("h1", shared, True)
     ]

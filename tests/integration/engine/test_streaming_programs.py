@@ -67,6 +67,7 @@ async def whole_value_first(bus: Bus, backend: Backend, session: Session, text: 
         programs.start(consumer(other))
         done = (await reports.kind("done", "c")).done
     assert done.timings.static_prefill_tokens == done.timings.dynamic_prefill_tokens == 0
+    assert done.timings.streamed_tokens == 0
     return await text_of(bus, other, "y")
 
 
@@ -81,6 +82,7 @@ async def test_a_consumer_is_prefilled_while_its_producer_decodes(
     static = len(sim_backend.tokenizer.encode_template(SYSTEM))
     assert done.timings.static_prefill_tokens == static
     assert len(made.encode()) - 40 <= done.timings.dynamic_prefill_tokens <= len(made.encode())
+    assert done.timings.streamed_tokens == len(made.encode())
     assert done.usage.prompt_tokens == static + len(made.encode()) + len(
         sim_backend.tokenizer.encode_template(ASK)
     )

@@ -149,6 +149,7 @@ async def test_ids_of_another_tenant_are_not_there(
             ("GET", "", None),
             ("DELETE", "", None),
             ("GET", "/events", None),
+            ("GET", "/trace", None),
             ("POST", "/calls", call()),
             ("POST", f"/calls/{call_id}/cancel", None),
             ("GET", "/variables/b", None),

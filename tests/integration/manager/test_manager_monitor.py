@@ -86,12 +86,14 @@ async def monitored(database_url: str, nats: NatsServer) -> AsyncIterator[Monito
 async def use(url: str) -> None:
     """An application, of which something goes well and something does not."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
-        session = (await http.post("/v1/sessions")).json()["id"]
+        wanted = {"kind": "deadline", "deadline_unix_ms": 9_999_999_999_999}
+        session = (await http.post("/v1/sessions", json={"criteria": wanted})).json()["id"]
         holes = [{"name": "x", "in_out": "out", "semantic_var_id": "x", "sampling": {"max_tokens": 8}}]
         body = {"prompt": "Say {{x}}", "placeholders": holes, "model": "sim"}
         (await http.post(f"/v1/sessions/{session}/calls", json=body)).raise_for_status()
         stream = await http.get(f"/v1/sessions/{session}/variables/x/stream")
         assert "event: done" in stream.text
+        (await http.delete(f"/v1/sessions/{session}")).raise_for_status()
         assert (await http.get("/v1/sessions/s00-0000000000000000")).status_code == 404
 
 
@@ -107,8 +109,11 @@ async def test_what_the_services_tell_is_what_is_listed(monitored: Monitored) ->
 
         async def ended() -> bool:
             found = await scraped(address)  # noqa: B023 - awaited within its turn
-            ends = {"manager": "parrot_manager_calls_ended_total", "engine": "parrot_engine_programs_total"}
-            return name == "gateway" or found.value(ends[name], outcome="done") == 1  # noqa: B023
+            ends = {"manager": ("sessions_ended", "closed"), "engine": ("programs", "done")}
+            if name not in ends:  # noqa: B023
+                return True
+            metric, outcome = ends[name]  # noqa: B023
+            return found.value(f"parrot_{name}_{metric}_total", outcome=outcome) == 1  # noqa: B023
 
         await eventually(ended)
         assert told(await scraped(address)) == listed(name), name

@@ -60,7 +60,8 @@ def test_a_field_that_grafana_does_not_have_is_found() -> None:
 
 def test_they_are_as_they_are_written() -> None:
     assert dashboards.drifted() == []
-    assert set(FILES) == {f"parrot-{name}" for name in ("overview", "managers", "engines", "gateway")}
+    names = ("overview", "applications", "managers", "engines", "gateway")
+    assert set(FILES) == {f"parrot-{name}" for name in names}
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -213,6 +213,20 @@ def test_a_call_cancelled_while_it_backs_off_does_not_come_back(rig: Rig) -> Non
     assert rig.call("c-1").state is CallState.CANCELLED
 
 
+def test_a_call_between_two_attempts_is_not_dispatched_but_was(rig: Rig) -> None:
+    one_call(rig)
+    first_ms = rig.call("c-1").dispatched_ms
+    rig.die()
+    rig.lost(C1)
+    waits = rig.call("c-1")
+    assert (waits.state, waits.dispatched_ms) == (CallState.READY, 0)
+    assert waits.marks.first_dispatched_ms == first_ms > 0
+    rig.now_ms += 500
+    rig.engine(epoch=2)
+    assert rig.call("c-1").dispatched_ms == first_ms + 500
+    assert rig.call("c-1").marks.first_dispatched_ms == first_ms
+
+
 def test_a_program_that_was_never_sent_keeps_what_it_was_to_go_on_behind(rig: Rig) -> None:
     one_call(rig)
     rig.die()

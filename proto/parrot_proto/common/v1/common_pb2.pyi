@@ -131,6 +131,46 @@ ATTEMPT_STATE_FAILED: AttemptState.ValueType  # 5
 ATTEMPT_STATE_CANCELLED: AttemptState.ValueType  # 6
 Global___AttemptState: _TypeAlias = AttemptState  # noqa: Y015
 
+class _Stage:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Stage.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STAGE_UNSPECIFIED: _Stage.ValueType  # 0
+    STAGE_INPUTS: _Stage.ValueType  # 1
+    """Reads inputs, or waits for one that is still being made."""
+    STAGE_QUEUE: _Stage.ValueType  # 2
+    """Has all it needs but a place."""
+    STAGE_STATIC_PREFILL: _Stage.ValueType  # 3
+    """Computes a prompt whose inputs were all there."""
+    STAGE_DYNAMIC_PREFILL: _Stage.ValueType  # 4
+    """Computes what an input that came meanwhile left to compute."""
+    STAGE_DECODE: _Stage.ValueType  # 5
+    STAGE_TRANSFORMS: _Stage.ValueType  # 6
+    """Transforms of an output, or the code of a native function."""
+    STAGE_PUBLISH: _Stage.ValueType  # 7
+    """Puts an output on the bus."""
+
+class Stage(_Stage, metaclass=_StageEnumTypeWrapper):
+    """What an attempt does on its engine, one after the other."""
+
+STAGE_UNSPECIFIED: Stage.ValueType  # 0
+STAGE_INPUTS: Stage.ValueType  # 1
+"""Reads inputs, or waits for one that is still being made."""
+STAGE_QUEUE: Stage.ValueType  # 2
+"""Has all it needs but a place."""
+STAGE_STATIC_PREFILL: Stage.ValueType  # 3
+"""Computes a prompt whose inputs were all there."""
+STAGE_DYNAMIC_PREFILL: Stage.ValueType  # 4
+"""Computes what an input that came meanwhile left to compute."""
+STAGE_DECODE: Stage.ValueType  # 5
+STAGE_TRANSFORMS: Stage.ValueType  # 6
+"""Transforms of an output, or the code of a native function."""
+STAGE_PUBLISH: Stage.ValueType  # 7
+"""Puts an output on the bus."""
+Global___Stage: _TypeAlias = Stage  # noqa: Y015
+
 @_typing.final
 class Failure(_message.Message):
     """Why something could not be done: what, where, and what to do about it."""
@@ -371,20 +411,26 @@ class Usage(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    SHARED_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     cached_tokens: _builtins.int
     """Of prompt_tokens, those whose KV was already there."""
     output_tokens: _builtins.int
+    shared_tokens: _builtins.int
+    """Of cached_tokens, those in a context that programs share; the others were found by the engine's cache.
+    For the engine's own metrics: the manager does not keep it.
+    """
     def __init__(
         self,
         *,
         prompt_tokens: _builtins.int = ...,
         cached_tokens: _builtins.int = ...,
         output_tokens: _builtins.int = ...,
+        shared_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "shared_tokens", b"shared_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -403,6 +449,7 @@ class Timings(_message.Message):
     DYNAMIC_PREFILL_MS_FIELD_NUMBER: _builtins.int
     STATIC_PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
     DYNAMIC_PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
+    STREAMED_TOKENS_FIELD_NUMBER: _builtins.int
     queue_ms: _builtins.float
     """From the program's arrival until its first step."""
     prefill_ms: _builtins.float
@@ -416,6 +463,11 @@ class Timings(_message.Message):
     static_prefill_tokens: _builtins.int
     """Tokens whose KV was computed in those two."""
     dynamic_prefill_tokens: _builtins.int
+    streamed_tokens: _builtins.int
+    """Tokens of inputs that were still being produced when the program wanted them; of these,
+    dynamic_prefill_tokens were computed before their end. For the engine's own metrics: the manager does
+    not keep it.
+    """
     def __init__(
         self,
         *,
@@ -426,14 +478,86 @@ class Timings(_message.Message):
         dynamic_prefill_ms: _builtins.float = ...,
         static_prefill_tokens: _builtins.int = ...,
         dynamic_prefill_tokens: _builtins.int = ...,
+        streamed_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_ms", b"decode_ms", "dynamic_prefill_ms", b"dynamic_prefill_ms", "dynamic_prefill_tokens", b"dynamic_prefill_tokens", "prefill_ms", b"prefill_ms", "queue_ms", b"queue_ms", "static_prefill_ms", b"static_prefill_ms", "static_prefill_tokens", b"static_prefill_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_ms", b"decode_ms", "dynamic_prefill_ms", b"dynamic_prefill_ms", "dynamic_prefill_tokens", b"dynamic_prefill_tokens", "prefill_ms", b"prefill_ms", "queue_ms", b"queue_ms", "static_prefill_ms", b"static_prefill_ms", "static_prefill_tokens", b"static_prefill_tokens", "streamed_tokens", b"streamed_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Timings: _TypeAlias = Timings  # noqa: Y015
+
+@_typing.final
+class Lap(_message.Message):
+    """One stage of an attempt, from the end of the one before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: _builtins.int
+    LASTED_MS_FIELD_NUMBER: _builtins.int
+    VARIABLE_ID_FIELD_NUMBER: _builtins.int
+    stage: Global___Stage.ValueType
+    lasted_ms: _builtins.float
+    variable_id: _builtins.str
+    """The input it waited for to its end, or the output whose value it published; empty: neither."""
+    def __init__(
+        self,
+        *,
+        stage: Global___Stage.ValueType = ...,
+        lasted_ms: _builtins.float = ...,
+        variable_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lasted_ms", b"lasted_ms", "stage", b"stage", "variable_id", b"variable_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Lap: _TypeAlias = Lap  # noqa: Y015
+
+@_typing.final
+class Marks(_message.Message):
+    """When a call came by what its manager sees, beside the times a call has anyway; 0: not known."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTERED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    FIRST_DISPATCHED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    SENT_UNIX_MS_FIELD_NUMBER: _builtins.int
+    TOLD_UNIX_MS_FIELD_NUMBER: _builtins.int
+    LAPS_FIELD_NUMBER: _builtins.int
+    SETTLED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    entered_unix_ms: _builtins.float
+    """Its batch was stored."""
+    first_dispatched_unix_ms: _builtins.float
+    """The first of its attempts was dispatched."""
+    sent_unix_ms: _builtins.float
+    """Its program was sent to the engine, and the engine's report of its end arrived."""
+    told_unix_ms: _builtins.float
+    settled_unix_ms: _builtins.float
+    """When its batch came: the last of what had ended in its session was stored, so that its client knew."""
+    @_builtins.property
+    def laps(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lap]:
+        """From the program's arrival at the engine to its end; by the engine's clock, so durations alone."""
+
+    def __init__(
+        self,
+        *,
+        entered_unix_ms: _builtins.float = ...,
+        first_dispatched_unix_ms: _builtins.float = ...,
+        sent_unix_ms: _builtins.float = ...,
+        told_unix_ms: _builtins.float = ...,
+        laps: _abc.Iterable[Global___Lap] | None = ...,
+        settled_unix_ms: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entered_unix_ms", b"entered_unix_ms", "first_dispatched_unix_ms", b"first_dispatched_unix_ms", "laps", b"laps", "sent_unix_ms", b"sent_unix_ms", "settled_unix_ms", b"settled_unix_ms", "told_unix_ms", b"told_unix_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Marks: _TypeAlias = Marks  # noqa: Y015
 
 @_typing.final
 class Provenance(_message.Message):

@@ -636,6 +636,7 @@ class AttemptDone(_message.Message):
     TIMINGS_FIELD_NUMBER: _builtins.int
     OUTPUTS_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
+    LAPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ref(self) -> Global___AttemptRef: ...
     @_builtins.property
@@ -646,6 +647,10 @@ class AttemptDone(_message.Message):
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutputEnd]: ...
     @_builtins.property
     def provenance(self) -> _common_pb2.Provenance: ...
+    @_builtins.property
+    def laps(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Lap]:
+        """The whole of the attempt, from the program's arrival on."""
+
     def __init__(
         self,
         *,
@@ -654,10 +659,11 @@ class AttemptDone(_message.Message):
         timings: _common_pb2.Timings | None = ...,
         outputs: _abc.Iterable[Global___OutputEnd] | None = ...,
         provenance: _common_pb2.Provenance | None = ...,
+        laps: _abc.Iterable[_common_pb2.Lap] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["provenance", b"provenance", "ref", b"ref", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs", "provenance", b"provenance", "ref", b"ref", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["laps", b"laps", "outputs", b"outputs", "provenance", b"provenance", "ref", b"ref", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -696,6 +702,7 @@ class AttemptFailed(_message.Message):
     REF_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    LAPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ref(self) -> Global___AttemptRef: ...
     @_builtins.property
@@ -704,16 +711,21 @@ class AttemptFailed(_message.Message):
     def usage(self) -> _common_pb2.Usage:
         """Of what it had made until then."""
 
+    @_builtins.property
+    def laps(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Lap]:
+        """What it did until then; the last is of no known stage."""
+
     def __init__(
         self,
         *,
         ref: Global___AttemptRef | None = ...,
         failure: _common_pb2.Failure | None = ...,
         usage: _common_pb2.Usage | None = ...,
+        laps: _abc.Iterable[_common_pb2.Lap] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "ref", b"ref", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "ref", b"ref", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "laps", b"laps", "ref", b"ref", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1666,6 +1666,7 @@ class Session(_message.Message):
     TRACE_ID_FIELD_NUMBER: _builtins.int
     CRITERIA_FIELD_NUMBER: _builtins.int
     LAZY_FIELD_NUMBER: _builtins.int
+    MARKS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     tenant: _builtins.str
     label: _builtins.str
@@ -1678,6 +1679,8 @@ class Session(_message.Message):
     lazy: _builtins.bool
     @_builtins.property
     def criteria(self) -> Global___Criteria: ...
+    @_builtins.property
+    def marks(self) -> Global___SessionMarks: ...
     def __init__(
         self,
         *,
@@ -1691,14 +1694,45 @@ class Session(_message.Message):
         trace_id: _builtins.str = ...,
         criteria: Global___Criteria | None = ...,
         lazy: _builtins.bool = ...,
+        marks: Global___SessionMarks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["criteria", b"criteria", "marks", b"marks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_unix_ms", b"created_unix_ms", "criteria", b"criteria", "deadline_unix_ms", b"deadline_unix_ms", "ended_unix_ms", b"ended_unix_ms", "id", b"id", "label", b"label", "lazy", b"lazy", "state", b"state", "tenant", b"tenant", "trace_id", b"trace_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_unix_ms", b"created_unix_ms", "criteria", b"criteria", "deadline_unix_ms", b"deadline_unix_ms", "ended_unix_ms", b"ended_unix_ms", "id", b"id", "label", b"label", "lazy", b"lazy", "marks", b"marks", "state", b"state", "tenant", b"tenant", "trace_id", b"trace_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Session: _TypeAlias = Session  # noqa: Y015
+
+@_typing.final
+class SessionMarks(_message.Message):
+    """When a session came by what its manager sees; 0: not known."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPENED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    SETTLED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    CLOSING_UNIX_MS_FIELD_NUMBER: _builtins.int
+    opened_unix_ms: _builtins.float
+    """It was stored."""
+    settled_unix_ms: _builtins.float
+    """When its client asked to end it: the last of what had ended in it was stored."""
+    closing_unix_ms: _builtins.float
+    """Its client asked to end it."""
+    def __init__(
+        self,
+        *,
+        opened_unix_ms: _builtins.float = ...,
+        settled_unix_ms: _builtins.float = ...,
+        closing_unix_ms: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closing_unix_ms", b"closing_unix_ms", "opened_unix_ms", b"opened_unix_ms", "settled_unix_ms", b"settled_unix_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionMarks: _TypeAlias = SessionMarks  # noqa: Y015
 
 @_typing.final
 class Call(_message.Message):
@@ -1724,6 +1758,7 @@ class Call(_message.Message):
     PLACEMENT_FIELD_NUMBER: _builtins.int
     BLOCK_ID_FIELD_NUMBER: _builtins.int
     NATIVE_FIELD_NUMBER: _builtins.int
+    MARKS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     model: _builtins.str
@@ -1759,6 +1794,8 @@ class Call(_message.Message):
 
     @_builtins.property
     def objective(self) -> Global___Objective: ...
+    @_builtins.property
+    def marks(self) -> _common_pb2.Marks: ...
     def __init__(
         self,
         *,
@@ -1782,10 +1819,11 @@ class Call(_message.Message):
         placement: _builtins.str = ...,
         block_id: _builtins.str = ...,
         native: _builtins.str = ...,
+        marks: _common_pb2.Marks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "objective", b"objective", "provenance", b"provenance", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "marks", b"marks", "objective", b"objective", "provenance", b"provenance", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_unix_ms", b"accepted_unix_ms", "attempt", b"attempt", "block_id", b"block_id", "dispatched_unix_ms", b"dispatched_unix_ms", "ended_unix_ms", b"ended_unix_ms", "engine_id", b"engine_id", "failure", b"failure", "id", b"id", "inputs", b"inputs", "model", b"model", "name", b"name", "native", b"native", "objective", b"objective", "outputs", b"outputs", "placement", b"placement", "provenance", b"provenance", "ready_unix_ms", b"ready_unix_ms", "state", b"state", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_unix_ms", b"accepted_unix_ms", "attempt", b"attempt", "block_id", b"block_id", "dispatched_unix_ms", b"dispatched_unix_ms", "ended_unix_ms", b"ended_unix_ms", "engine_id", b"engine_id", "failure", b"failure", "id", b"id", "inputs", b"inputs", "marks", b"marks", "model", b"model", "name", b"name", "native", b"native", "objective", b"objective", "outputs", b"outputs", "placement", b"placement", "provenance", b"provenance", "ready_unix_ms", b"ready_unix_ms", "state", b"state", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,6 +14,7 @@ from opentelemetry.trace import Span
 from parrot_engine import spans
 from parrot_engine.backends.base import ContextError, Phases, Sampling, Step
 from parrot_engine.programs.inputs import Inputs
+from parrot_engine.programs.laps import Laps
 from parrot_engine.programs.outputs import OutputStream
 from parrot_engine.programs.prompts import Prompts
 from parrot_engine.programs.rollouts import Rollouts
@@ -48,6 +49,7 @@ class Execution:
         self._arrived_ns = arrived_ns
         self._ready_since_ns = arrived_ns
         self._totals = Totals()
+        self._laps = Laps(arrived_ns)
         self._ends: list[engine_pb2.OutputEnd] = []
         self._claim = tools.admission.enter(program.priority, self._let_go)
         self._letting_go: set[asyncio.Task[None]] = set()
@@ -58,6 +60,11 @@ class Execution:
     def usage(self) -> common_pb2.Usage:
         """What it used so far, also of an output that broke off."""
         return self._totals.usage
+
+    @property
+    def laps(self) -> Laps:
+        """What it did so far."""
+        return self._laps
 
     async def run(self) -> engine_pb2.AttemptDone:
         """Returns when every output's end is on the bus, acknowledged.
@@ -83,6 +90,7 @@ class Execution:
             timings=timings,
             outputs=self._ends,
             provenance=self._tools.provenance(),
+            laps=self._laps.message,
         )
 
     async def _run_script(self, script: Script, span: Span) -> None:
@@ -99,10 +107,12 @@ class Execution:
                 inputs=inputs,
                 claim=self._claim,
                 spent=self._totals.spent,
+                laps=self._laps,
             )
             self._prompts = prompts
             try:
                 await prompts.look()
+                self._laps.read()
                 for step in script.steps:
                     if isinstance(step, FillStep):
                         await self._fill(prompts, step, shared)
@@ -116,6 +126,7 @@ class Execution:
         if await prompts.fill(step, shared):
             # It waited for an input, not for the engine.
             self._ready_since_ns = time.time_ns()
+        self._laps.filled()
 
     async def _free(self, script: Script) -> None:
         if self._letting_go:
@@ -149,12 +160,15 @@ class Execution:
     async def _generate(self, prompts: Prompts, step: GenerateStep) -> None:
         await prompts.open(step)
         sampling = prompts.resolve(step)
+        self._totals.shared[step.context_id] = prompts.shared_tokens(step.context_id)
         if step.resumed:
             await prompts.resume(step)
+        self._laps.filled()
         count = len(step.outputs)
         expected = self._program.expected_output_tokens or EXPECTED_OUTPUT_TOKENS * count
         need_tokens = prompts.own_tokens(step.context_id) + min(expected, sampling.max_tokens * count)
         async with self._tools.admission.run(self._claim, need_tokens, count):
+            self._laps.queued()
             self._report_started()
             await self._run_outputs(prompts, step, sampling)
         self._ready_since_ns = time.time_ns()
@@ -163,14 +177,19 @@ class Execution:
         if step.resumed and 0 < step.sampling.max_tokens <= len(step.resumed):
             # All of it was streamed before; only its end was not said.
             output = self._output(prompts, step, 0, sampling)
-            self._ends.append(await output.finish("length"))
+            self._ends.append(await output.finish("length", self._laps))
             return
         if len(step.outputs) > 1:
             self._totals.computed_ahead(await prompts.compute(step))
+            self._laps.filled()
             for index in range(1, len(step.outputs)):
                 await prompts.fork(step, _fork_id(step.context_id, index))
         runs = [self._run_output(prompts, step, index, sampling) for index in range(len(step.outputs))]
         self._ends += await _together(runs)
+        if len(step.outputs) > 1:
+            self._laps.ran()
+            for sink in step.outputs[1:]:
+                self._laps.published(sink.variable_id)
 
     async def _run_output(
         self, prompts: Prompts, step: GenerateStep, index: int, sampling: Sampling
@@ -179,7 +198,7 @@ class Execution:
         if index and sampling.seed is not None:
             sampling = replace(sampling, seed=_wrapped(sampling.seed + index))
         output = self._output(prompts, step, index, sampling)
-        asked_ns = time.time_ns()
+        asked_ns, began_ns = time.time_ns(), time.monotonic_ns()
         last: Step | None = None
         steps = self._tools.backend.generate(
             sampling,
@@ -204,7 +223,10 @@ class Execution:
             raise
         self._account(step, index, last, len(output.token_ids), asked_ns)
         prompts.went_on(context_id, output.token_ids, output.generated_text, last)
-        return await output.finish(last.finish_reason)
+        if index:
+            return await output.finish(last.finish_reason)
+        self._laps.generated(began_ns, last.phases or Phases())
+        return await output.finish(last.finish_reason, self._laps)
 
     def _output(self, prompts: Prompts, step: GenerateStep, index: int, sampling: Sampling) -> OutputStream:
         sink = step.outputs[index]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parrot_engine.backends.base import Step
+from parrot_engine.programs.laps import Laps
 from parrot_engine.programs.marks import Marks
 from parrot_engine.programs.rollouts import Rollouts
 from parrot_engine.programs.script import transformed
@@ -89,8 +90,11 @@ class OutputStream:
         """What this attempt generated of its text."""
         return "".join(self._pieces)[len(self.streamed) :]
 
-    async def finish(self, finish_reason: str) -> engine_pb2.OutputEnd:
+    async def finish(self, finish_reason: str, laps: Laps | None = None) -> engine_pb2.OutputEnd:
         """Publishes the value; returns once the bus has it.
+
+        Args:
+            laps: told how long that takes; None: it takes place beside what is told.
 
         Raises:
             Fault: `transform_failed`, or `unavailable` when the bus does not take it.
@@ -98,6 +102,8 @@ class OutputStream:
         """
         sink, press = self.sink, self.press
         text = await transformed("".join(self._pieces), sink.transforms, sink.variable_id)
+        if laps is not None:
+            laps.transformed()
         record = FinalRecord(
             variable_id=sink.variable_id,
             call_id=self.ref.call_id,
@@ -112,6 +118,8 @@ class OutputStream:
         # Not before: nothing may be made of a value that the bus does not have.
         if (feed := press.feeds.open_feed(self.ref.session_id)) is not None:
             feed.resolve(record)
+        if laps is not None:
+            laps.published(sink.variable_id)
         return engine_pb2.OutputEnd(
             variable_id=sink.variable_id,
             size_bytes=len(text.encode()),

@@ -20,12 +20,17 @@ from parrot_engine.programs.tools import Tools
 
 @dataclass(slots=True)
 class Spent:
-    """What prefill ahead of time took, in ms, and how many tokens it computed."""
+    """What prefill ahead of time took, in ms, and how many tokens it computed.
+
+    Attributes:
+        streamed_tokens: of inputs that were not there yet, computed before their end or not.
+    """
 
     static_ms: float = 0.0
     dynamic_ms: float = 0.0
     static_tokens: int = 0
     dynamic_tokens: int = 0
+    streamed_tokens: int = 0
 
     def add(self, result: FillResult, lasted_ms: float, *, dynamic: bool) -> None:
         """Takes in one fill."""
@@ -48,7 +53,11 @@ class Target:
 
 
 class Prefill:
-    """One paused context: takes tokens, and computes them in the background, one fill at a time."""
+    """One paused context: takes tokens, and computes them in the background, one fill at a time.
+
+    Attributes:
+        dynamic: what was computed last is an input, and not the text before it.
+    """
 
     def __init__(self, tools: Tools, claim: Claim, spent: Spent, target: Target) -> None:
         self._backend = tools.backend
@@ -59,6 +68,7 @@ class Prefill:
         self._target = target
         self._pending: list[int] = []
         self._filling: asyncio.Task[None] | None = None
+        self.dynamic = True
 
     def begin(self, own_tokens: int) -> None:
         """Starts computing what the context holds so far, if there is room for it.
@@ -80,6 +90,7 @@ class Prefill:
             BackendError: a fill before it failed.
         """
         self._pending += token_ids
+        self._spent.streamed_tokens += len(token_ids)
         if chunk is None or len(self._pending) < chunk.tokens:
             return
         if self._filling is not None:
@@ -112,6 +123,7 @@ class Prefill:
 
     def _start(self, *, dynamic: bool) -> None:
         pending, self._pending = self._pending, []
+        self.dynamic = dynamic
         self._filling = asyncio.create_task(self._fill(pending, dynamic=dynamic), name="prefill")
 
     async def _fill(self, token_ids: list[int], *, dynamic: bool) -> None:

@@ -12,6 +12,7 @@ from parrot_engine.backends.base import Sampling, Step
 from parrot_engine.backends.contexts import output_tokens
 from parrot_engine.programs.growing import GrowingValue, encoded
 from parrot_engine.programs.inputs import Inputs, InputValue
+from parrot_engine.programs.laps import Laps
 from parrot_engine.programs.pace import Chunk, next_chunk
 from parrot_engine.programs.parts import Part
 from parrot_engine.programs.prefill import Prefill, Spent, Target
@@ -26,6 +27,7 @@ from parrot_engine.programs.script import (
 from parrot_engine.programs.tools import Tools
 from parrot_engine.programs.window import check_window, reserves, resolve
 from parrot_engine.shared import Prefix
+from parrot_proto.common.v1.common_pb2 import STAGE_DYNAMIC_PREFILL, STAGE_STATIC_PREFILL
 from parrot_proto.engine.v1 import engine_pb2
 
 PAUSED_PRIORITY: Final = 1
@@ -45,6 +47,7 @@ class Prompts:
         inputs: Inputs,
         claim: Claim,
         spent: Spent,
+        laps: Laps,
     ) -> None:
         self._tools = tools
         self._backend = tools.backend
@@ -53,6 +56,7 @@ class Prompts:
         self._inputs = inputs
         self._claim = claim
         self._spent = spent
+        self._laps = laps
         self._known: dict[bytes, list[int]] = {}
         self._tokens: dict[str, list[int]] = {}
         self._inherited: dict[str, int] = {}
@@ -116,7 +120,11 @@ class Prompts:
 
     def own_tokens(self, context_id: str) -> int:
         """The context's length without what it shares with other programs."""
-        return len(self._tokens[context_id]) - self._inherited.get(context_id, 0)
+        return len(self._tokens[context_id]) - self.shared_tokens(context_id)
+
+    def shared_tokens(self, context_id: str) -> int:
+        """With how many tokens of a shared context it begins."""
+        return self._inherited.get(context_id, 0)
 
     def token_ids(self, context_id: str) -> list[int]:
         """All that a context holds."""
@@ -227,6 +235,7 @@ class Prompts:
             return
         async with aclosing(self._inputs.pieces(part.source)) as pieces:
             text = "".join([piece async for piece in pieces])
+        self._laps.waited(part.source.variable_id)
         self._known[part.key] = await encoded(self._backend.tokenizer.encode_value, text)
         self._check()
 
@@ -245,11 +254,13 @@ class Prompts:
                     self._check_length(context_id, part, growing)
                     chunk = self._chunk(part.source, len(growing.token_ids))
                     prefill.add(added, chunk, self.own_tokens(context_id))
+            self._laps.waited(part.source.variable_id)
             rest = self._grow(context_id, await growing.finish())
             prefill.add(rest, None, self.own_tokens(context_id))
             self._known[part.key] = growing.token_ids
             self._check()
             await prefill.settle()
+            self._laps.filled(STAGE_DYNAMIC_PREFILL if prefill.dynamic else STAGE_STATIC_PREFILL)
         finally:
             await prefill.stop()
 

@@ -18,6 +18,7 @@ import structlog
 
 from parrot_engine.backends.base import BackendDeadError, BackendError, UnsupportedError
 from parrot_engine.programs.execution import Execution
+from parrot_engine.programs.laps import Laps
 from parrot_engine.programs.tools import Tools
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2
@@ -58,6 +59,10 @@ class Running(Protocol):
     @property
     def usage(self) -> common_pb2.Usage:
         """What it used so far."""
+
+    @property
+    def laps(self) -> Laps:
+        """What it did so far."""
 
     async def run(self) -> engine_pb2.AttemptDone:
         """Returns when it is done; see `Execution.run`."""
@@ -214,6 +219,8 @@ class Programs:
             event = _failed(program.ref, self._fault_of(error, program.ref, mark))
             if execution is not None:
                 event.failed.usage.CopyFrom(execution.usage)
+                execution.laps.broke_off()
+                event.failed.laps.extend(execution.laps.message)
             return event
 
     def _fault_of(self, error: Exception, ref: engine_pb2.AttemptRef, mark: Mark | None) -> Fault:

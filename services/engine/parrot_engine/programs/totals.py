@@ -15,6 +15,7 @@ class Totals:
 
     Attributes:
         counted: by context, how many of its tokens are in the sums already.
+        shared: by context, with how many tokens of a shared one it begins.
         spent: on prefill ahead of time; what it computed was not there before, though the backend
             counts it as cached when the output is generated.
     """
@@ -23,6 +24,7 @@ class Totals:
     timings: common_pb2.Timings = field(default_factory=common_pb2.Timings)
     spent: Spent = field(default_factory=Spent)
     counted: dict[str, int] = field(default_factory=dict)
+    shared: dict[str, int] = field(default_factory=dict)
     _ahead: int = 0
 
     def computed_ahead(self, tokens: int) -> None:
@@ -44,7 +46,9 @@ class Totals:
         ahead = self.spent.static_tokens + self.spent.dynamic_tokens + self._ahead
         self._ahead -= ahead
         self.usage.prompt_tokens += max(0, last.prompt_tokens - counted)
-        self.usage.cached_tokens += max(0, last.cached_tokens - counted - ahead)
+        cached = max(0, last.cached_tokens - counted - ahead)
+        self.usage.cached_tokens += cached
+        self.usage.shared_tokens += min(cached, max(0, self.shared.get(context_id, 0) - counted))
         self.usage.output_tokens += output_tokens
         self.counted[context_id] = last.context_tokens
         phases = last.phases or Phases()
@@ -58,4 +62,5 @@ class Totals:
         self.timings.dynamic_prefill_ms = self.spent.dynamic_ms
         self.timings.static_prefill_tokens = self.spent.static_tokens
         self.timings.dynamic_prefill_tokens = self.spent.dynamic_tokens
+        self.timings.streamed_tokens = self.spent.streamed_tokens
         return self.timings

@@ -8,6 +8,7 @@ from typing import Final
 from parrot_engine import spans
 from parrot_engine.backends.base import Step
 from parrot_engine.programs.inputs import Inputs
+from parrot_engine.programs.laps import Laps
 from parrot_engine.programs.outputs import OutputStream
 from parrot_engine.programs.script import malformed, transformed
 from parrot_engine.programs.tools import Tools
@@ -35,11 +36,17 @@ class CodeExecution:
         self._arrived_ns = arrived_ns
         self._claim = tools.admission.enter(program.priority, lambda: None)
         self._timings = common_pb2.Timings()
+        self._laps = Laps(arrived_ns)
 
     @property
     def usage(self) -> common_pb2.Usage:
         """No tokens."""
         return common_pb2.Usage()
+
+    @property
+    def laps(self) -> Laps:
+        """What it did so far."""
+        return self._laps
 
     async def run(self) -> engine_pb2.AttemptDone:
         """Returns when every output's end is on the bus, acknowledged.
@@ -56,6 +63,7 @@ class CodeExecution:
                 async with Inputs.of(self._program, press.finals, press.feeds, pending=False) as inputs:
                     texts = await self._read(inputs)
                     spans.link_inputs(span, inputs.traces())
+                self._laps.read()
                 ends = await self._publish(await self._run(texts))
         finally:
             self._tools.admission.leave(self._claim)
@@ -65,6 +73,7 @@ class CodeExecution:
             timings=self._timings,
             outputs=ends,
             provenance=self._tools.provenance(),
+            laps=self._laps.message,
         )
 
     async def _read(self, inputs: Inputs) -> dict[str, str]:
@@ -101,11 +110,13 @@ class CodeExecution:
         )
         async with self._tools.admission.run(self._claim, 1):
             started_ns = time.time_ns()
+            self._laps.queued()
             event = engine_pb2.AttemptStarted(ref=self._program.ref)
             self._tools.press.report(engine_pb2.AttachRequest(started=event))
             made = await backend.run(function)
             self._timings.queue_ms = (started_ns - self._arrived_ns) / 1e6
             self._timings.decode_ms = (time.time_ns() - started_ns) / 1e6
+            self._laps.transformed()
         return made
 
     async def _publish(self, made: dict[str, str]) -> list[engine_pb2.OutputEnd]:
@@ -117,5 +128,5 @@ class CodeExecution:
             stream = OutputStream(self._tools.press, self._program.ref, output.sink, mark=self._mark)
             # All of it in one step, which is the last: it goes with the value, and is not streamed.
             stream.add(Step(made[output.name], (), 0, 0, finish_reason="stop"))
-            ends.append(await stream.finish(""))
+            ends.append(await stream.finish("", self._laps))
         return ends

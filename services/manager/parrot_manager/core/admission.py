@@ -128,8 +128,10 @@ def conflict(key: str, what: str) -> Fault:
     )
 
 
-def admit_close(state: State, tenant: str, session_id: str) -> SessionClosing | None:
-    """The wish to end a session; None when it has ended already.
+def admit_close(
+    state: State, tenant: str, session_id: str, *, settled_ms: float = 0.0, asked_ms: float = 0.0
+) -> SessionClosing | None:
+    """The wish to end a session; None when it has ended already. Times: see `SessionClosing`.
 
     Raises:
         Fault: `not_found`.
@@ -137,7 +139,7 @@ def admit_close(state: State, tenant: str, session_id: str) -> SessionClosing | 
     live = find_session(state, tenant, session_id)
     if live is None:
         raise session_not_found(session_id)
-    return None if live.session.state.ended else SessionClosing(session_id)
+    return None if live.session.state.ended else SessionClosing(session_id, settled_ms, asked_ms)
 
 
 def admit_value(state: State, tenant: str, session_id: str, value: NewValue, now_ms: int) -> CallsAccepted:

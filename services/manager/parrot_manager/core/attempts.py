@@ -106,7 +106,7 @@ def on_failed(turn: Turn, event: AttemptFailed) -> None:
         return
     live, call = found
     # Not worth a write: the next one carries it.
-    call = replace(call, usage=event.usage)
+    call = replace(call, usage=event.usage, marks=call.marks.of_attempt(event.marks))
     live.put_call(call)
     failure = replace(event.failure, session_id=live.session.id, call_id=call.id)
     stopped = _called_back(live, call) and failure.type == errors.ENGINE_LOST.type
@@ -227,7 +227,7 @@ def _back_off(turn: Turn, live: LiveSession, call: Call, wait_ms: int) -> None:
 
 def _again(turn: Turn, live: LiveSession, call: Call, attempt_state: AttemptState) -> None:
     turn.end_attempt(live, call, attempt_state)
-    turn.save_call(live, replace(call, state=CallState.READY, engine_id=""))
+    turn.save_call(live, replace(call, state=CallState.READY, engine_id="", dispatched_ms=0))
     turn.again.append(live.calls[call.id])
     reconsider_consumers(turn, live, live.calls[call.id])
     settle(turn, live, live.calls[call.id])

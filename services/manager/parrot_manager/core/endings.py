@@ -30,7 +30,12 @@ def finish(turn: Turn, live: LiveSession, call: Call, done: AttemptDone) -> None
     """A call is done: its outputs have their values, and whoever waited for them goes on."""
     turn.end_attempt(live, call, AttemptState.DONE)
     ended = replace(
-        call, state=CallState.DONE, usage=done.usage, timings=done.timings, provenance=done.provenance
+        call,
+        state=CallState.DONE,
+        usage=done.usage,
+        timings=done.timings,
+        provenance=done.provenance,
+        marks=call.marks.of_attempt(done.marks),
     )
     _end_call(turn, live, ended)
     keep(turn, live, done.values)

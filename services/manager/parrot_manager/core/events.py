@@ -9,6 +9,7 @@ from parrot_manager.core.blocks.model import Block
 from parrot_manager.core.blocks.questions import Answer
 from parrot_manager.core.criteria import Criteria
 from parrot_manager.core.model import (
+    NO_MARKS,
     NO_TIMINGS,
     NO_USAGE,
     Attempt,
@@ -17,6 +18,7 @@ from parrot_manager.core.model import (
     Engine,
     Failure,
     Load,
+    Marks,
     Provenance,
     Ref,
     Session,
@@ -78,9 +80,16 @@ class SessionReleased:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosing:
-    """The wish to end a session was stored."""
+    """The wish to end a session was stored.
+
+    Attributes:
+        settled_ms: when the last of what has ended in it was stored, `asked_ms` when the wish came; 0: not
+            known.
+    """
 
     session_id: str
+    settled_ms: float = 0.0
+    asked_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +219,18 @@ class AttemptStreaming:
 
 @dataclass(frozen=True, slots=True)
 class AttemptDone:
-    """An attempt made every output; the values were read from the bus."""
+    """An attempt made every output; the values were read from the bus.
+
+    Attributes:
+        marks: those of it that are known outside the machine.
+    """
 
     ref: Ref
     values: tuple[Value, ...]
     usage: Usage = NO_USAGE
     timings: Timings = NO_TIMINGS
     provenance: Provenance | None = None
+    marks: Marks = NO_MARKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +240,14 @@ class AttemptFailed:
     Attributes:
         blind: what it left could not be looked at either, so that nothing of it can be kept.
         usage: of what it had made until then, as far as its engine said.
+        marks: as of `AttemptDone`.
     """
 
     ref: Ref
     failure: Failure
     blind: bool = False
     usage: Usage = NO_USAGE
+    marks: Marks = NO_MARKS
 
 
 @dataclass(frozen=True, slots=True)

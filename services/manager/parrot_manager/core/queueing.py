@@ -8,6 +8,7 @@ from typing import Final
 
 from parrot_manager.core.commands import Dispatch
 from parrot_manager.core.model import (
+    NO_MARKS,
     NO_USAGE,
     Attempt,
     AttemptState,
@@ -191,6 +192,10 @@ def _dispatch(turn: Turn, placement: Placement) -> None:
         placement=placement.reason,
         # What an attempt before it used is not what this one uses.
         usage=NO_USAGE,
+        marks=replace(
+            ready.marks.of_attempt(NO_MARKS),
+            first_dispatched_ms=ready.marks.first_dispatched_ms or float(turn.now_ms),
+        ),
     )
     attempt = Attempt(
         call.ref, placement.engine_id, AttemptState.RUNNING, turn.now_ms, reason=placement.reason

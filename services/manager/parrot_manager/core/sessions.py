@@ -19,7 +19,8 @@ def on_opened(turn: Turn, event: SessionOpened) -> None:
     """A session begins; its deadline is armed."""
     session = event.session
     if session.id not in turn.state.sessions:
-        turn.state.sessions[session.id] = LiveSession(session)
+        marks = replace(session.marks, opened_ms=session.marks.opened_ms or turn.now_ms)
+        turn.state.sessions[session.id] = LiveSession(replace(session, marks=marks))
         turn.arm(TimerKind.SESSION_DEADLINE, session.id, session.deadline_ms)
 
 
@@ -34,7 +35,7 @@ def on_accepted(turn: Turn, event: CallsAccepted) -> None:
         turn.do(PublishValue(live.session.id, live.session.tenant, value))
     for call in event.calls:
         live.graph.add(call.id, call)
-        live.put_call(call)
+        live.put_call(replace(call, marks=replace(call.marks, entered_ms=turn.now_ms)))
     join(turn, live, event.calls)
     join_blocks(turn, live, event.blocks)
     want(turn, live, event.wanted)
@@ -46,7 +47,14 @@ def on_closing(turn: Turn, event: SessionClosing) -> None:
     """A client ends its session: what has not finished is cancelled."""
     live = turn.state.sessions[event.session_id]
     if not live.session.state.ended:
+        live.session = closing(live.session, event)
         close(turn, live)
+
+
+def closing(session: Session, event: SessionClosing) -> Session:
+    """A session that its client wants to end, as that is stored: whoever has it then ends it."""
+    marks = replace(session.marks, settled_ms=event.settled_ms, closing_ms=event.asked_ms)
+    return replace(session, state=SessionState.CLOSING, marks=marks)
 
 
 def expire(turn: Turn, session_id: str) -> None:

@@ -82,8 +82,8 @@ class KeptSession:
     def change(self, changes: Changes) -> None:
         """Adds what is new, and brings the rest up to its newest snapshots."""
         if changes.session is not None and not self.session.ended_ms:
-            state, ended_ms = changes.session.state, changes.session.ended_ms
-            self.session = replace(self.session, state=state, ended_ms=ended_ms)
+            new = changes.session
+            self.session = replace(self.session, state=new.state, ended_ms=new.ended_ms, marks=new.marks)
         self._add(changes.new_calls, changes.new_variables, changes.values)
         self._change_calls(changes.calls)
         self._change_variables(changes.variables, changes.values)

@@ -27,6 +27,7 @@ from parrot_manager.core.model import (
     Variable,
     VariableState,
 )
+from parrot_manager.store import mark_rows
 
 Params = dict[str, Any]
 
@@ -52,7 +53,11 @@ def session_row(session: Session) -> Params:
 
 def session_status(session: Session) -> Params:
     """What of a session's row changes."""
-    return {"state": int(session.state), "ended_ms": session.ended_ms}
+    return {
+        "state": int(session.state),
+        "ended_ms": session.ended_ms,
+        "marks": mark_rows.session_marks(session.marks),
+    }
 
 
 def to_session(row: Row[Any]) -> Session:
@@ -71,6 +76,7 @@ def to_session(row: Row[Any]) -> Session:
         idempotency_key=row.idempotency_key,
         body_digest=row.body_digest,
         ends_with_calls=row.ends_with_calls,
+        marks=mark_rows.to_session_marks(row.marks),
     )
 
 
@@ -109,6 +115,7 @@ def call_status(call: Call) -> Params:
         "ended_ms": call.ended_ms,
         "losses": call.losses,
         "placement": call.placement,
+        "marks": mark_rows.marks(call.marks),
     }
 
 
@@ -140,6 +147,7 @@ def to_call(row: Row[Any]) -> Call:
         block_id=row.block_id,
         reserved_tokens=row.reserved_tokens,
         native=NativeKind(row.native) if row.native else None,
+        marks=mark_rows.to_marks(row.marks),
     )
 
 

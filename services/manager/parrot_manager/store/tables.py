@@ -75,6 +75,7 @@ class SessionRow(Base):
     idempotency_key: Mapped[str] = mapped_column(server_default="")
     body_digest: Mapped[bytes] = mapped_column(server_default="")
     ends_with_calls: Mapped[bool] = mapped_column(server_default=false())
+    marks: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
 
 
 class CallRow(Base):
@@ -115,6 +116,7 @@ class CallRow(Base):
     block_id: Mapped[str] = mapped_column(server_default="")
     native: Mapped[str] = mapped_column(server_default="")
     reserved_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    marks: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
 
 
 class VariableRow(Base):

@@ -202,6 +202,10 @@ class Fleet:
         """How many calls were accepted and have not ended, wherever they are."""
         return len(self._quotas)
 
+    def tenant_lead_tokens(self) -> float:
+        """The most that a waiting tenant was served more than another that waits for the same."""
+        return self._queue.lead()
+
     def running_calls(self) -> int:
         """How many attempts the engines run, as far as is known here."""
         return sum(len(load.running) for load in self.engines.values())

@@ -142,6 +142,11 @@ class KinQueue:
         """The clock of the tenant that was served least, of those who wait here; there must be one."""
         return self._order[0][0]
 
+    @property
+    def lead(self) -> float:
+        """How far the tenant that was served most is ahead of that one, of those who wait here."""
+        return self._order[-1][0] - self._order[0][0]
+
     def push(self, entry: Entry) -> None:
         """Takes a call in."""
         tenant = entry.call.tenant
@@ -245,6 +250,10 @@ class ReadyQueue:
         return min(
             (queue.least for (asked, _), queue in self._queues.items() if asked == model), default=None
         )
+
+    def lead(self) -> float:
+        """How far ahead of another a tenant is, of two who wait for the same; 0: no two do."""
+        return max((queue.lead for queue in self._queues.values()), default=0.0)
 
     def add(self, call: QueuedCall) -> None:
         """Takes a call in, or takes it in again as it is now."""
