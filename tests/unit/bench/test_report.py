@@ -102,8 +102,7 @@ def test_of_one_round_it_is_said_that_noise_cannot_be_told() -> None:
 
 
 def test_a_baseline_without_any_goodput_is_told_and_so_is_ours() -> None:
-    failed = {"error": "broke"}
-    none = [Round(s, 0, 0, ONE, {"a": Outcome("a", 9.0, **failed)}, 9.0) for s in ("parrot", "client")]
+    none = [Round(s, 0, 0, ONE, {"a": Outcome("a", 9.0, error="broke")}, 9.0) for s in ("parrot", "client")]
     fine = [Round(s, 0, 0, ONE, {"a": Outcome("a", 9.0)}, 9.0) for s in ("parrot", "client")]
     assert "goodput: the best baseline, client, has none" in said(fine[0], none[1])
     assert "goodput: the best baseline is client, ours over it 0.000" in said(none[0], fine[1])

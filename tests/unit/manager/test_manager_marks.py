@@ -53,7 +53,10 @@ def test_of_too_many_laps_the_rest_is_one_and_none_of_the_time_is_lost() -> None
 @pytest.mark.parametrize("said_ms", [math.nan, math.inf, -math.inf, -1.0, 1e300])
 def test_times_that_are_no_times_are_not_learned_from(said_ms: float) -> None:
     names = [name for name in common_pb2.Timings.DESCRIPTOR.fields_by_name if name.endswith("_ms")]
-    found = convert.from_timings(common_pb2.Timings(**dict.fromkeys(names, said_ms)))
+    said = common_pb2.Timings()
+    for name in names:
+        setattr(said, name, said_ms)
+    found = convert.from_timings(said)
     step_ms = convert.from_heartbeat(engine_pb2.Heartbeat(step_ms=said_ms)).step_ms
     for lasted_ms in [step_ms, *(getattr(found, name) for name in names)]:
         assert 0 <= lasted_ms <= marks.LONGEST_MS

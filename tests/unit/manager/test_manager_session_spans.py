@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from typing import Never
+from typing import Any, Never
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -51,9 +51,9 @@ def analyst(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
         yield mine
 
 
-def told(exporter: InMemorySpanExporter) -> dict[str, dict[str, object]]:
+def told(exporter: InMemorySpanExporter) -> dict[str, dict[str, Any]]:
     """What is told, by session."""
-    spans = [dict(span.attributes or {}) for span in exporter.get_finished_spans()]
+    spans: list[dict[str, Any]] = [dict(span.attributes or {}) for span in exporter.get_finished_spans()]
     return {str(span["parrot.session_id"]): span for span in spans}
 
 

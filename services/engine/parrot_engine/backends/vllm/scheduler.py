@@ -274,7 +274,7 @@ def audit_pool(core: Any) -> dict[str, Any]:
 
 
 def attention(core: Any) -> str:
-    """The attention that runs on the CPU, by vLLM's name. Where it is not ours, nobody asks for the forest."""
+    """The attention that runs on the CPU, by vLLM's name. Where it is not ours, no forest is kept."""
     (name,) = core.collective_rpc("attention")
     if name != OWN_ATTENTION:
         core.scheduler.forest = None
