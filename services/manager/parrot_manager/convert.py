@@ -18,6 +18,7 @@ from parrot_manager.core.model import (
     Provenance,
     Ref,
     Session,
+    SessionMarks,
     SharedContext,
     Timings,
     Usage,
@@ -34,8 +35,8 @@ from parrot_runtime.errors import Fault, clip
 WORD_BYTES: Final = 200
 
 
-def to_session(session: Session) -> manager_pb2.Session:
-    """A session as gateways see it."""
+def to_session(session: Session, *, with_marks: bool = False) -> manager_pb2.Session:
+    """A session as gateways see it. Without marks it is the same whichever manager tells it."""
     return manager_pb2.Session(
         id=session.id,
         tenant=session.tenant,
@@ -47,11 +48,7 @@ def to_session(session: Session) -> manager_pb2.Session:
         trace_id=telemetry.trace_id_of(dict(session.trace)),
         criteria=to_criteria(session.criteria),
         lazy=session.lazy,
-        marks=manager_pb2.SessionMarks(
-            opened_unix_ms=session.marks.opened_ms,
-            settled_unix_ms=session.marks.settled_ms,
-            closing_unix_ms=session.marks.closing_ms,
-        ),
+        marks=_session_marks(session.marks) if with_marks else None,
     )
 
 
@@ -236,6 +233,14 @@ def from_provenance(done: engine_pb2.AttemptDone) -> Provenance | None:
         tensor_parallel=said.tensor_parallel,
         batch_invariant=said.batch_invariant,
         version=_word(said.version),
+    )
+
+
+def _session_marks(marks: SessionMarks) -> manager_pb2.SessionMarks:
+    return manager_pb2.SessionMarks(
+        opened_unix_ms=marks.opened_ms,
+        settled_unix_ms=marks.settled_ms,
+        closing_unix_ms=marks.closing_ms,
     )
 
 

@@ -101,7 +101,7 @@ def _end(span: Span, session: Session) -> None:
 
 def _attributes(live: LiveSession) -> dict[str, float | str | list[str]]:
     found = manager_pb2.GetSessionResponse(
-        session=convert.to_session(live.session),
+        session=convert.to_session(live.session, with_marks=True),
         calls=list(map(convert.to_call, tuple(live.calls.values()))),
         variables=[convert.to_variable(one, live.graph) for one in tuple(live.variables.values())],
         blocks=list(map(convert.to_block, tuple(live.blocks.all.values()))),

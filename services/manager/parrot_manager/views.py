@@ -55,7 +55,7 @@ class Views:
         if brief:
             return manager_pb2.GetSessionResponse(session=convert.to_session(view.session))
         return manager_pb2.GetSessionResponse(
-            session=convert.to_session(view.session),
+            session=convert.to_session(view.session, with_marks=True),
             calls=[convert.to_call(call) for call in view.calls.values()],
             variables=[convert.to_variable(variable, view.graph) for variable in view.variables.values()],
             blocks=[convert.to_block(block) for block in view.blocks.values()],

@@ -39,7 +39,9 @@ TURN_S: Final = 0.5
 LONGEST_TURN_S: Final = 600.0
 LOCK_S: Final = 2.0
 """How long a step waits for a table: meanwhile whoever wants it next waits behind the step."""
-LOCK_NOT_AVAILABLE: Final = "55P03"
+IN_USE: Final = frozenset({"55P03", "40P01"})
+"""Postgres' states of a table that did not come in time, and of two who wait for each other: a step that
+takes several tables, and a manager that has one of them and wants another."""
 
 NOT_ALLOWED: Final = "42501"
 
@@ -138,7 +140,7 @@ async def _apply(connection: AsyncConnection, revision: str, found: str) -> None
             return
         except DBAPIError as error:
             await connection.rollback()
-            if getattr(error.orig, "sqlstate", "") != LOCK_NOT_AVAILABLE or time.monotonic() > until_s:
+            if getattr(error.orig, "sqlstate", "") not in IN_USE or time.monotonic() > until_s:
                 raise
             log.warning("a table is in use; the step is tried again")
         found = (await connection.run_sync(_found)).revision

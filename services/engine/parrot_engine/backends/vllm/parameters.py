@@ -15,6 +15,7 @@ from parrot_engine.backends.base import (
     TokenLogprobs,
     UnsupportedError,
 )
+from parrot_engine.backends.vllm.schemas import readable
 from parrot_engine.backends.vllm.wire import Errand
 from parrot_engine.sampling import Guide
 
@@ -127,7 +128,7 @@ def _guided(guide: Guide) -> Any:
     from vllm.sampling_params import StructuredOutputsParams
 
     if guide.kind == "json_schema":
-        return StructuredOutputsParams(json=guide.spec)
+        return StructuredOutputsParams(json=readable(guide.spec))
     if guide.kind == "regex":
         return StructuredOutputsParams(regex=guide.spec)
     if guide.kind == "grammar":
