@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
+from tests.support.manager import eventually
 
 from parrot_manager.core.tenants import TenantLimits
 from parrot_manager.store import schema
@@ -79,6 +82,27 @@ async def test_rows_outlive_a_step_down_and_up_again(database_url: str) -> None:
     assert await run("SELECT id, label FROM sessions") == [("s00-0000000000000001", "l")]
     await schema.migrate(database_url, 10)
     assert await run("SELECT value FROM variables") == [(b"x",)]
+
+
+async def test_a_step_and_a_manager_that_want_each_others_tables_both_get_on(database_url: str) -> None:
+    """A step takes several tables, one after the other; a manager that has one of them may want another."""
+    await schema.migrate(database_url, 10, "0005")
+    engine = engine_of(database_url)
+    async with engine.connect() as manager, engine.connect() as other:
+
+        async def waits() -> bool:
+            held_up = await other.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+            return bool(held_up.scalar())
+
+        await manager.execute(text("LOCK TABLE sessions IN ROW EXCLUSIVE MODE"))
+        migrating = asyncio.create_task(schema.migrate(database_url, 10))
+        await eventually(waits)
+        # The step has the calls by now, and Postgres ends one of the two.
+        await manager.execute(text("LOCK TABLE calls IN ROW EXCLUSIVE MODE"))
+        await manager.commit()
+        await migrating
+    await engine.dispose()
+    await schema.check(database_url, 10)
 
 
 async def test_calls_of_before_tenants_had_limits_are_counted_when_they_get_some(database_url: str) -> None:
