@@ -58,6 +58,22 @@ def test_whatever_has_rules_of_its_own_or_is_data_stays(schema: Any) -> None:
     assert json.loads(readable(json.dumps(schema))) == schema
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[" * 100_000,
+        "[" * 900 + "]" * 900,
+        '{"type": "string", "maxLength": "many"}',
+        '{"type": "string", "maxLength": null, "minLength": 1}',
+        '{"type": "string", "minLength": 1e999}',
+    ],
+)
+def test_what_is_no_schema_is_left_for_others_to_refuse(text: str) -> None:
+    assert json.loads(readable(text)) == json.loads(text) if text.endswith("]") else readable(text) == text
+
+
 def test_what_would_take_long_to_compile_stays() -> None:
     long = {"type": "string", "maxLength": MOST_CHARS + 1}
     assert json.loads(readable(json.dumps(long))) == long

@@ -24,10 +24,12 @@ _VALUES: Final = frozenset({"const", "enum", "default", "examples"})
 def readable(schema: str) -> str:
     """The same schema, in which strings of bounded length hold no control characters.
 
-    Args:
-        schema: JSON, checked before.
+    What is no schema stays as it is: vLLM says what is wrong with it.
     """
-    return json.dumps(_Reading().of(json.loads(schema)), ensure_ascii=False)
+    try:
+        return json.dumps(_Reading().of(json.loads(schema)), ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, RecursionError):
+        return schema
 
 
 class _Reading:
