@@ -221,6 +221,7 @@ class ParrotGpuImpl(FlashAttentionImpl):  # type: ignore[misc]
         scales = output_scale, output_block_scale
         if not isinstance(step, ParrotGpuMetadata) or step.steps is None:
             return self._rest(layer, query, key, value, kv_cache, step, output, *scales)
+        # As FlashAttention's: vLLM asks for it only where `fused_output_quant_supported` says so.
         if any(scale is not None for scale in scales):
             raise NotImplementedError(f"{NAME} does not quantise its output")
         if step.rest is not None:

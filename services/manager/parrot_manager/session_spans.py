@@ -53,6 +53,7 @@ class SessionSpans:
             span = _begun(live.session)
             if span.is_recording():
                 self._tell(span, live)
+        # The last resort: sessions end in the middle of what a manager lives on.
         except Exception:
             log.exception("session not told", session_id=live.session.id)
 
@@ -70,6 +71,7 @@ class SessionSpans:
     async def _explained(self, span: Span, live: LiveSession) -> None:
         try:
             await _explain(span, live)
+        # The same: a task that raises ends the manager.
         except Exception:
             log.exception("critical path not told", session_id=live.session.id)
         finally:
