@@ -9,16 +9,15 @@ from typing import Final
 from parrot_manager.core.blocks.model import Block
 from parrot_manager.core.criteria import Criteria, Objective
 from parrot_manager.core.graph import Graph
+from parrot_manager.core.marks import Marks, SessionMarks
 from parrot_manager.core.model import (
     Call,
     Edge,
     Failure,
     Load,
-    Marks,
     Provenance,
     Ref,
     Session,
-    SessionMarks,
     SharedContext,
     Timings,
     Usage,

@@ -9,7 +9,8 @@ from typing import Final
 
 from parrot_manager import clock
 from parrot_manager.core.events import CallsAccepted
-from parrot_manager.core.model import Lap, Marks, Ref, Stage
+from parrot_manager.core.marks import Lap, Marks, Stage
+from parrot_manager.core.model import Ref
 from parrot_proto.common.v1 import common_pb2
 from parrot_runtime.errors import clip
 from parrot_runtime.limits import PLACEHOLDERS

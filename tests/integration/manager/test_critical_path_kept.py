@@ -12,7 +12,7 @@ from tests.support.fake_engine import FakeEngine, attached
 from tests.support.manager import Client, ManagerUnderTest, call, eventually, serving
 
 from parrot_manager.core.commands import Changes
-from parrot_manager.core.model import Lap, Stage
+from parrot_manager.core.marks import Lap, Stage
 from parrot_manager.store.base import Store
 from parrot_manager.store.memory import MemoryStore
 from parrot_proto.common.v1 import common_pb2

@@ -8,7 +8,8 @@ import math
 import pytest
 
 from parrot_manager import convert, marks
-from parrot_manager.core.model import Lap, Marks, Ref, SessionMarks, Stage
+from parrot_manager.core.marks import Lap, Marks, SessionMarks, Stage
+from parrot_manager.core.model import Ref
 from parrot_manager.store import mark_rows
 from parrot_proto.common.v1 import common_pb2
 from parrot_proto.engine.v1 import engine_pb2

@@ -8,8 +8,8 @@ from enum import Enum
 from parrot_manager.core.blocks.model import Block
 from parrot_manager.core.blocks.questions import Answer
 from parrot_manager.core.criteria import Criteria
+from parrot_manager.core.marks import NO_MARKS, Marks
 from parrot_manager.core.model import (
-    NO_MARKS,
     NO_TIMINGS,
     NO_USAGE,
     Attempt,
@@ -18,7 +18,6 @@ from parrot_manager.core.model import (
     Engine,
     Failure,
     Load,
-    Marks,
     Provenance,
     Ref,
     Session,

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Final
 
 from parrot_manager.core.commands import Dispatch
+from parrot_manager.core.marks import NO_MARKS
 from parrot_manager.core.model import (
-    NO_MARKS,
     NO_USAGE,
     Attempt,
     AttemptState,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from parrot_manager.core.model import NO_MARKS, NO_SESSION_MARKS, Lap, Marks, SessionMarks, Stage
+from parrot_manager.core.marks import NO_MARKS, NO_SESSION_MARKS, Lap, Marks, SessionMarks, Stage
 
 Fields = dict[str, Any]
 CALL: Final = ("settled_ms", "entered_ms", "first_dispatched_ms", "sent_ms", "told_ms")
