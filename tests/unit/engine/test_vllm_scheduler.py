@@ -128,9 +128,8 @@ def test_while_an_output_with_short_steps_is_written_little_is_prefilled_beside_
     assert (meanwhile >= 40 // 2) is bool(step_ms)
     engine.run()
     assert engine.outputs[chat] == continuation(prompt, 40)
-    assert not engine.scheduler._limits_ms
     engine.submit(numbers(60, 3), Errand("alone", hold=True, fill=True), 1)
-    assert engine.scheduler._budget() == STEP_TOKENS
+    assert engine.scheduler.turns.plan(engine.scheduler.requests.values(), 1) == STEP_TOKENS
 
 
 def test_a_context_goes_on_from_all_of_its_output_but_the_last_token(make: Make) -> None:

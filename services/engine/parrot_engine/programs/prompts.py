@@ -111,8 +111,8 @@ class Prompts:
 
     async def compute(self, step: GenerateStep) -> int:
         """Computes the context's KV, for forks of it to share; of how many tokens it was not there."""
-        cache = self._tools.features.prefix_sharing
-        return (await self._backend.fill((), step.context_id, cache=cache)).computed_tokens
+        cache, priority = self._tools.features.prefix_sharing, self._program.priority
+        return (await self._backend.fill((), step.context_id, cache=cache, priority=priority)).computed_tokens
 
     async def fork(self, step: GenerateStep, context_id: str) -> None:
         """A fork of an output's context."""

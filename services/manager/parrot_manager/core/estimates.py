@@ -77,7 +77,7 @@ class Estimates:
     def pace(self, engine: Engine) -> Pace:
         """How fast an engine is, as far as is known: that of its kind, times its own speed."""
         kind = self._kinds.get((engine.model, engine.backend))
-        if kind is None or not kind.known:
+        if kind is None:
             return self._any
         speed = self._speeds.get(engine.id)
         return kind if speed is None or not speed.enough else kind.times(speed.median)
@@ -85,7 +85,7 @@ class Estimates:
     def typical(self, model: str) -> Pace:
         """How fast an engine of a model is that nobody has chosen yet."""
         for (of_model, _), pace in self._kinds.items():
-            if pace.known and model in {"", of_model}:
+            if model in {"", of_model}:
                 return pace
         return self._any
 

@@ -14,6 +14,7 @@ MEMBER_TOKENS: Final = 64
 """What one more output in a step costs, in tokens of KV that are read: activations, sampling, streaming."""
 ALONE: Final = 0.8
 """This share of prefills was disturbed by others."""
+_PREFILL_PER_MS: Final = 8.0
 _REFIT_EVERY: Final = 8
 _OF_A_SIZE: Final = 16
 _LEAST_PREFILL_TOKENS: Final = 32
@@ -48,7 +49,7 @@ class Pace:
     """
 
     line: Line = Line()
-    prefill_per_ms: float = 8.0
+    prefill_per_ms: float = _PREFILL_PER_MS
     known: bool = False
     heard: bool = False
     _steps: dict[int, deque[tuple[float, float]]] = field(default_factory=dict)
@@ -69,15 +70,18 @@ class Pace:
         if self._since_fit >= (_REFIT_EVERY if self.known else ENOUGH):
             self.line = fit([step for steps in self._steps.values() for step in steps], self.line)
             self.known, self._since_fit = True, 0
+            if not len(self._prefills):
+                # Whose steps are slow prefills slowly.
+                self.prefill_per_ms = _PREFILL_PER_MS * min(1.0, Line().fixed_ms / self.line.fixed_ms)
 
     def learn_prefill(self, tokens: int, took_ms: float) -> None:
         """So many tokens were prefilled in so long."""
         if tokens < _LEAST_PREFILL_TOKENS or took_ms <= 0:
             return
         self._prefills.add(tokens / took_ms)
-        if self._prefills.enough:
-            # What a prefill took has waits for others in it: the faster ones are nearer to the truth.
-            self.prefill_per_ms = self._prefills.quantile(ALONE)
+        # What a prefill took has waits for others in it: the faster ones are nearer to the truth. Even a
+        # single one is, where the guess may be off by the distance from a laptop to a rack.
+        self.prefill_per_ms = self._prefills.quantile(ALONE if self._prefills.enough else 1.0)
 
 
 def fit(steps: list[tuple[float, float]], before: Line) -> Line:

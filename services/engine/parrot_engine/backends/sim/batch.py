@@ -249,10 +249,16 @@ class Batch:
 
     def _budget(self) -> int:
         """The tokens that this step may prefill."""
+        most = self._pace.step_tokens
         written = (job.step_ms for job in self._running if isinstance(job, OutputJob) and job.generated)
         limit_ms = min(filter(None, written), default=0.0)
-        most = self._pace.step_tokens
-        return self._steps.prefilled(limit_ms, most) if limit_ms else most
+        if not limit_ms:
+            return most
+        jobs = (*self._running, *self._waiting[OutputJob])
+        urgent = sum(
+            job.missing for job in jobs if isinstance(job, OutputJob) and job.step_ms and not job.decodes
+        )
+        return self._steps.beside(limit_ms, urgent, most)
 
     def _continue(self, job: Job, left: int) -> int:
         """Computes what a running job may in this step; returns the prefilled tokens of that."""

@@ -8,7 +8,6 @@ needs memory, what is held goes first, and vLLM's own preemption does the rest.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,7 +19,6 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import RequestStatus
 
-from parrot_engine.backends.pacing import StepPace
 from parrot_engine.backends.vllm import salts
 from parrot_engine.backends.vllm.arguments import OWN_ATTENTION
 from parrot_engine.backends.vllm.audit import PoolAudit, audit
@@ -28,6 +26,7 @@ from parrot_engine.backends.vllm.forest import known_forest
 from parrot_engine.backends.vllm.grammar import Resumption
 from parrot_engine.backends.vllm.held import Held, HeldContexts, Hit
 from parrot_engine.backends.vllm.orphans import end_with_parent
+from parrot_engine.backends.vllm.turns import Turns
 from parrot_engine.backends.vllm.wire import Books, Errand
 
 HELD_STATUSES: Final = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
@@ -45,11 +44,7 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         self._resumption = Resumption()
         self._hit: tuple[str, Hit] | None = None
         """The request that was looked up last, and the held KV it would begin with."""
-        self._most_tokens = int(self.max_num_scheduled_tokens)
-        self._pace = StepPace()
-        self._limits_ms: dict[str, float] = {}
-        """Of requests that are to have short steps."""
-        self._step_ended_at: float | None = None
+        self.turns = Turns(int(self.max_num_scheduled_tokens))
         self._fault = ""
         self._allocate = self.kv_cache_manager.allocate_slots
         # vLLM asks in several places of one long method; this is where all of them meet.
@@ -60,7 +55,7 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Chooses what the next step computes."""
         self.contexts.expire()
-        self.max_num_scheduled_tokens = self._budget()
+        self.max_num_scheduled_tokens = self.turns.plan(self.requests.values(), self.current_step + 1)
         output = super().schedule(*args, **kwargs)
         if self.forest is not None:
             self.forest.tell(output)
@@ -71,13 +66,13 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
     def add_request(self, request: Any) -> None:
         """Takes a request in."""
         errand = Errand.of(request)
-        if errand is not None and errand.step_ms:
-            self._limits_ms[request.request_id] = errand.step_ms
+        if errand is not None:
+            self.turns.add(request.request_id, errand.step_ms)
         super().add_request(request)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Takes a step's tokens."""
-        self._measure(scheduler_output)
+        self.turns.measure(scheduler_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self._resumption.explain(outputs)
         return outputs
@@ -97,7 +92,7 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
             total_blocks=pool.num_gpu_blocks - 1,
             held_blocks=self.contexts.blocks,
             held_tokens=self.contexts.tokens,
-            step_ms=self._pace.decode_ms,
+            step_ms=self.turns.decode_ms,
             dropped=self.contexts.take_dropped(),
             fault=self._fault,
         )
@@ -135,7 +130,7 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         if errand is not None and errand.hold and request.status in HELD_STATUSES:
             self._hold(request, errand)
         self._resumption.forget(request)
-        self._limits_ms.pop(request.request_id, None)
+        self.turns.remove(request.request_id)
         return super()._free_request(request, delay_free_blocks)
 
     def _hold(self, request: Any, errand: Errand) -> None:
@@ -198,36 +193,6 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
             self.grammar_compile_error_reqs.add(request.request_id)
             return False
         return super()._handle_blocked_waiting_request(request) is True
-
-    def _measure(self, output: Any) -> None:
-        """Notes how long a step took that followed another one directly."""
-        now, before = time.monotonic(), self._step_ended_at
-        counts: Mapping[str, int] = output.num_scheduled_tokens
-        self._step_ended_at = now if counts else None
-        if counts and before is not None:
-            self._pace.note(now - before, self._prefilled(output))
-
-    def _prefilled(self, output: Any) -> int:
-        """The tokens of a step that are no output's next one."""
-        counts: Mapping[str, int] = output.num_scheduled_tokens
-        new = {request.req_id for request in output.scheduled_new_reqs}
-        return sum(count for name, count in counts.items() if count > 1 or name in new)
-
-    def _budget(self) -> int:
-        """The tokens the next step may take, one for each output that is written among them."""
-        most = self._most_tokens
-        if not self._limits_ms:
-            return most
-        # One that was preempted and is prefilled again does not wait for its next token, but for all of it.
-        written = [
-            request.request_id
-            for request in self.running
-            if request.num_output_tokens and request.num_computed_tokens >= request.num_prompt_tokens
-        ]
-        limits_ms = [self._limits_ms[name] for name in written if name in self._limits_ms]
-        if not limits_ms:
-            return most
-        return min(most, len(written) + self._pace.prefilled(min(limits_ms), most))
 
     def _check_idle(self) -> None:
         """With no request left, what is not held must be free."""

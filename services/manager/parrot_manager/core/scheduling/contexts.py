@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from parrot_manager.core.commands import ExpectUses, FreeContexts, Share
@@ -16,6 +17,7 @@ from parrot_manager.core.model import SharedContext
 from parrot_manager.core.prefixes import Prefix
 from parrot_manager.core.scheduling.calls import QueuedCall
 from parrot_manager.core.scheduling.engines import EngineLoad, Home
+from parrot_manager.core.scheduling.passed import Passed
 from parrot_manager.core.scheduling.uses import NEVER, Uses
 
 KEPT: Final = 256
@@ -30,6 +32,7 @@ class Contexts:
     def __init__(self, share_tokens: int) -> None:
         self._share_tokens = share_tokens
         self._uses = Uses()
+        self._passed = Passed(share_tokens)
         self._engines: dict[str, dict[str, EngineLoad]] = {}
         self._told: dict[str, float] = {}
         self._touched: dict[str, None] = {}
@@ -52,10 +55,11 @@ class Contexts:
     # Where it is.
 
     def engines(self, call: QueuedCall, most: int) -> list[EngineLoad]:
-        """Engines with room that hold a prefix of a call, the longest first."""
+        """Engines with room that hold a prefix of a call, or may have it in their cache; the longest first."""
         found: dict[str, EngineLoad] = {}
         for prefix in reversed(call.prefixes):
-            for name, load in self._engines.get(prefix.hash, {}).items():
+            homes = self._engines.get(prefix.hash, {})
+            for name, load in chain(homes.items(), self._passed.engines(prefix.hash).items()):
                 if load.keys:
                     found.setdefault(name, load)
                     if len(found) == most:
@@ -64,6 +68,13 @@ class Contexts:
 
     def cached(self, load: EngineLoad, call: QueuedCall) -> int:
         """Tokens of a call's prompt whose KV an engine has, or will have before the call begins."""
+        for prefix in reversed(call.prefixes):
+            if self._passed.has(load, prefix.hash):
+                return max(prefix.tokens, self.held_tokens(load, call))
+        return self.held_tokens(load, call)
+
+    def held_tokens(self, load: EngineLoad, call: QueuedCall) -> int:
+        """Those of them that are in a shared context."""
         if not load.homes:
             return 0
         for prefix in reversed(call.prefixes):
@@ -105,6 +116,7 @@ class Contexts:
                 self._left.popitem(last=False)
         for name in list(load.homes):
             self._drop(load, name)
+        self._passed.leave(load)
         self._free.pop(load.engine.id, None)
 
     # What is shared, and kept.
@@ -123,6 +135,7 @@ class Contexts:
     def use(self, load: EngineLoad, call: QueuedCall, shares: tuple[Share, ...]) -> None:
         """A call was placed: its shares will be on the engine, and what it uses was used."""
         self._uses.used(call)
+        self._passed.note(load, call)
         below = 0
         for share, prefix in zip(shares, call.prefixes, strict=False):
             name = share.prefix_hash

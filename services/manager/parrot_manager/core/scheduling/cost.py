@@ -28,6 +28,7 @@ class Cost:
         transfer_ms: inputs that are made elsewhere.
         again_ms: computing what an engine with room has in KV, again: a second copy, and time of others'.
         cached_tokens: of its prompt, those that are in KV there.
+        need_tokens: of KV, beside the shared contexts that are there.
         weight: of its own time.
     """
 
@@ -39,6 +40,7 @@ class Cost:
     again_ms: float
     cached_tokens: int
     new_tokens: int
+    need_tokens: int
     weight: float = 1.0
 
     @property
@@ -55,17 +57,19 @@ def reckon(
     *,
     prompt_tokens: int,
     cached_tokens: int,
+    held_tokens: int,
     own_weight: float = 1.0,
     elsewhere_tokens: int = 0,
     transfers: int = 0,
 ) -> Cost:
     """The cost of a call of so many tokens on an engine that has `cached_tokens` of them in KV.
 
+    `held_tokens`: of those, what is in shared contexts, and so needs no memory of its own.
     `elsewhere_tokens`: those that the engine with most of them has, of the engines with room.
     """
     pace = load.pace
     new_tokens = max(0, prompt_tokens - cached_tokens)
-    need = new_tokens + output.q50
+    need = max(0, prompt_tokens - held_tokens) + output.q50
     added = weight(1, need)
     prefill_ms = new_tokens / pace.prefill_per_ms
     step_ms = pace.line.step_ms(load.step_weight + added)
@@ -81,6 +85,7 @@ def reckon(
         again_ms=own_weight * max(0, elsewhere_tokens - cached_tokens) / pace.prefill_per_ms,
         cached_tokens=cached_tokens,
         new_tokens=new_tokens,
+        need_tokens=need,
         weight=own_weight,
     )
 

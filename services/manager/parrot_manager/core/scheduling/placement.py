@@ -111,12 +111,14 @@ class Chooser:
     def cost(self, load: EngineLoad, demand: Demand, elsewhere_tokens: int = 0, transfers: int = 0) -> Cost:
         """What a call costs on an engine."""
         call = demand.call
+        affine = self._policy.prefix_affinity
         return reckon(
             load,
             demand.output,
             demand.now_ms,
             prompt_tokens=call.prompt_tokens,
-            cached_tokens=self._contexts.cached(load, call) if self._policy.prefix_affinity else 0,
+            cached_tokens=self._contexts.cached(load, call) if affine else 0,
+            held_tokens=self._contexts.held_tokens(load, call) if affine else 0,
             own_weight=demand.weight,
             elsewhere_tokens=elsewhere_tokens,
             transfers=transfers,
@@ -152,7 +154,7 @@ class Chooser:
             return
         there = max((cost.cached_tokens for _, cost in found.values()), default=0)
         cost = self.cost(load, demand, there)
-        need = cost.new_tokens + demand.output.q50
+        need = cost.need_tokens
         if fits(load, need) and (not demand.patient or within_latency(load, need, self._policy)):
             found[load.engine.id] = (load, cost)
 
@@ -187,7 +189,7 @@ class Chooser:
         call = demand.call
         if not self._room.admits(load, call.model, patient=False) or self._avoids(call, load):
             return False
-        return fits(load, cost.new_tokens + demand.output.q50)
+        return fits(load, cost.need_tokens)
 
     def _explain_simple(self, load: EngineLoad) -> str:
         if not self._policy.load_aware:
