@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing
 from typing import Final
 
 from parrot_engine.admission import Claim
@@ -24,6 +24,7 @@ from parrot_engine.programs.script import (
     Script,
     apply_transforms,
 )
+from parrot_engine.programs.siblings import Leads
 from parrot_engine.programs.tools import Tools
 from parrot_engine.programs.window import check_window, reserves, resolve
 from parrot_engine.shared import Prefix
@@ -245,24 +246,31 @@ class Prompts:
             return
         prefill = self._prefill(context_id)
         growing = GrowingValue(self._backend.tokenizer.value_encoder())
-        try:
-            if self._tools.features.static_prefill and self._tokens[context_id]:
-                prefill.begin(self.own_tokens(context_id))
-            async with aclosing(self._inputs.pieces(part.source)) as pieces:
-                async for piece in pieces:
-                    added = self._grow(context_id, await growing.push(piece))
-                    self._check_length(context_id, part, growing)
-                    chunk = self._chunk(part.source, len(growing.token_ids))
-                    prefill.add(added, chunk, self.own_tokens(context_id))
-            self._laps.waited(part.source.variable_id)
-            rest = self._grow(context_id, await growing.finish())
-            prefill.add(rest, None, self.own_tokens(context_id))
-            self._known[part.key] = growing.token_ids
-            self._check()
-            await prefill.settle()
-            self._laps.filled(STAGE_DYNAMIC_PREFILL if prefill.dynamic else STAGE_STATIC_PREFILL)
-        finally:
-            await prefill.stop()
+        with self._reading(context_id, part.source) as leads:
+            try:
+                if self._tools.features.static_prefill and self._tokens[context_id] and leads():
+                    prefill.begin(self.own_tokens(context_id))
+                async with aclosing(self._inputs.pieces(part.source)) as pieces:
+                    async for piece in pieces:
+                        added = self._grow(context_id, await growing.push(piece))
+                        self._check_length(context_id, part, growing)
+                        chunk = self._chunk(part.source, len(growing.token_ids)) if leads() else None
+                        prefill.add(added, chunk, self.own_tokens(context_id))
+                self._laps.waited(part.source.variable_id)
+                rest = self._grow(context_id, await growing.finish())
+                prefill.add(rest, None, self.own_tokens(context_id))
+                self._known[part.key] = growing.token_ids
+                self._check()
+                await prefill.settle()
+                self._laps.filled(STAGE_DYNAMIC_PREFILL if prefill.dynamic else STAGE_STATIC_PREFILL)
+            finally:
+                await prefill.stop()
+
+    def _reading(self, context_id: str, source: engine_pb2.VariableSource) -> AbstractContextManager[Leads]:
+        """While a part is read behind what a context holds; without a prefix cache nobody has siblings."""
+        own = None if self._tools.features.prefix_sharing else context_id
+        before, transforms = tuple(self._tokens[context_id]), tuple(source.transforms)
+        return self._tools.siblings.reading(self._program.tenant, source.variable_id, transforms, before, own)
 
     def _chunk(self, source: engine_pb2.VariableSource, made: int) -> Chunk | None:
         """What of a value may be computed now; None: nothing.

@@ -9,6 +9,7 @@ from parrot_engine.backends.base import Backend
 from parrot_engine.meters import Meters
 from parrot_engine.programs.outputs import Press
 from parrot_engine.programs.pace import Pace
+from parrot_engine.programs.siblings import Siblings
 from parrot_engine.shared import SharedContexts
 from parrot_proto.common.v1 import common_pb2
 from parrot_runtime.version import parrot_version
@@ -41,6 +42,7 @@ class Tools:
     pace: Pace
     features: Features = Features()
     meters: Meters = field(default_factory=Meters)
+    siblings: Siblings = field(default_factory=Siblings)
 
     @classmethod
     def of(

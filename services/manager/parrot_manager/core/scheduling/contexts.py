@@ -55,7 +55,7 @@ class Contexts:
     # Where it is.
 
     def engines(self, call: QueuedCall, most: int) -> list[EngineLoad]:
-        """Engines with room that hold a prefix of a call, or may have it in their cache; the longest first."""
+        """Engines with room that hold a prefix of a call, or may have it cached; the longest first."""
         found: dict[str, EngineLoad] = {}
         for prefix in reversed(call.prefixes):
             homes = self._engines.get(prefix.hash, {})
