@@ -64,7 +64,7 @@ def vllm_options(settings: EngineSettings) -> VllmOptions:
         model_name=settings.model_name,
         cache_dir=settings.cache_dir,
         dtype=settings.dtype,
-        capacity=settings.capacity or 16,
+        capacity=settings.capacity or 64,
         context_window_tokens=settings.context_window_tokens,
         kv_cache_bytes=settings.kv_cache_mib << 20,
         gpu_memory_utilization=settings.gpu_memory_utilization,

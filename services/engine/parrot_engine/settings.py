@@ -48,7 +48,7 @@ class EngineSettings(ServiceSettings):
     dtype: Literal["bfloat16", "float16", "float32", "auto"] = Field(
         "bfloat16", description="arithmetic of the model; float32 where runs must be equal"
     )
-    capacity: int = Field(0, ge=0, description="programs at once; 0: 16 for vllm, 4 for sandbox, else 64")
+    capacity: int = Field(0, ge=0, description="programs at once; 0: 4 for sandbox, else 64")
     context_window_tokens: int = Field(
         0, ge=0, description="prompt and output together; 0: what the model or the server has, 32768 for sim"
     )

@@ -231,10 +231,21 @@ async def play(system: System, workload: Workload, timeout_s: float) -> dict[str
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
     return {
-        application.name: task.result()
+        application.name: await _accounted(system, application, task.result(), timeout_s)
         for application, task in tasks.items()
         if not task.cancelled() and task.exception() is None
     }
+
+
+async def _accounted(system: System, application: Application, outcome: Outcome, timeout_s: float) -> Outcome:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await system.account(application, outcome)
+    except TimeoutError:
+        error = f"nothing was said of its calls within {timeout_s:g} s"
+    except Exception as failure:  # noqa: BLE001 - as below
+        error = f"{type(failure).__name__}: {failure}"
+    return replace(outcome, error=outcome.error or error)
 
 
 async def _arriving(system: System, application: Application, began_s: float, timeout_s: float) -> Outcome:

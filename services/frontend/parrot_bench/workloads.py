@@ -210,7 +210,7 @@ WORKLOADS: Final[Mapping[str, Recipe]] = {
     "mixed": Recipe(
         "chats beside map-reduce",
         _mixed,
-        Shape(applications=3, gap_s=15, queries=20, prompt_tokens=128),
+        Shape(applications=4, gap_s=8, queries=20, prompt_tokens=128),
         replace(_QUICK_CHUNKS, gap_s=0.2, rate_per_s=10, queries=4, prompt_tokens=32),
     ),
 }

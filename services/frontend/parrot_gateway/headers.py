@@ -16,7 +16,7 @@ KEY_CHARS: Final = 200
 _KEY: Final = re.compile(rf"[!-~]{{1,{KEY_CHARS}}}\Z")
 
 
-def _key(
+async def _key(
     idempotency_key: Annotated[
         str | None,
         Header(
@@ -34,7 +34,7 @@ def _key(
     return idempotency_key or ""
 
 
-def _wanted(
+async def _wanted(
     criteria: Annotated[
         CriteriaKind | None,
         Query(description="what this reader wants of the variable; stricter than before hastens it"),

@@ -136,6 +136,13 @@ class System(ABC):
     async def run(self, application: Application) -> Outcome:
         """Runs one application to its end. What fails in it is in the outcome, and is not raised."""
 
+    async def account(self, application: Application, outcome: Outcome) -> Outcome:
+        """The outcome with what it takes more requests to learn, which others would have had to wait for.
+
+        Called once after `run`, when all that is timed is over.
+        """
+        return outcome
+
     def pids(self) -> frozenset[int]:
         """The servers it started, their children left out; to see that they are idle while another is
         measured."""

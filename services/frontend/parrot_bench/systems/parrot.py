@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -46,6 +46,7 @@ class Parrot(System):
         super().__init__(name, settings)
         self._stack: ParrotStack | None = None
         self._url = settings.url
+        self._ended: dict[str, _Ended] = {}
 
     async def start(self, say: Say) -> None:
         """Starts the stack; of a server that runs already, sees that it does.
@@ -79,13 +80,24 @@ class Parrot(System):
                 finals = [application.call(name) for name in application.finals]
                 heard = await asyncio.gather(*(_hear(call, variables[call.name], began) for call in finals))
                 e2e_ms = began.now_ms()
-                info = await session.ainfo()
         except P.ParrotError as error:
             return Outcome(application.name, began.now_ms(), error=f"{type(error).__name__}: {error}")
         streamed = {call.name: times for call, times in zip(finals, heard, strict=True) if call.streamed}
-        calls = tuple(_outcome(call, began, streamed) for call in info.calls)
+        self._ended[application.name] = _Ended(session, began, streamed)
         outputs = {name: variables[name].content or "" for name in application.finals}
-        return Outcome(application.name, e2e_ms, calls, _wrong(application, calls), outputs)
+        return Outcome(application.name, e2e_ms, outputs=outputs)
+
+    async def account(self, application: Application, outcome: Outcome) -> Outcome:
+        """With the calls, as the server tells of them."""
+        ended = self._ended.pop(application.name, None)
+        if ended is None or outcome.error:
+            return outcome
+        try:
+            info = await ended.session.ainfo()
+        except P.ParrotError as error:
+            return replace(outcome, error=f"{type(error).__name__}: {error}")
+        calls = tuple(_outcome(call, ended.began, ended.streamed) for call in info.calls)
+        return replace(outcome, calls=calls, error=_wrong(application, calls))
 
     def pids(self) -> frozenset[int]:
         """The stack's command."""
@@ -117,6 +129,19 @@ class Began:
     def now_ms(self) -> float:
         """Since then."""
         return (time.perf_counter() - self._at_s) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """An application that ran, of which the server is still to be asked.
+
+    Attributes:
+        streamed: of calls that were read as they were written, when the first token and the last were here.
+    """
+
+    session: P.Session
+    began: Began
+    streamed: Mapping[str, tuple[float, float]]
 
 
 async def _at_distance(rtt_ms: float) -> None:

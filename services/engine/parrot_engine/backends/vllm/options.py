@@ -30,7 +30,7 @@ class VllmOptions:
     cache_dir: Path
     model_name: str = ""
     dtype: str = "bfloat16"
-    capacity: int = 16
+    capacity: int = 64
     context_window_tokens: int = 0
     kv_cache_bytes: int = 1 << 30
     gpu_memory_utilization: float = 0.9

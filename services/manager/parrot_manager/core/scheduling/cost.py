@@ -12,6 +12,8 @@ from parrot_manager.core.scheduling.policies import SchedulingPolicy
 
 EVICTED_USE: Final = 0.5
 """How likely a shared context that must go would have been used again."""
+IDLE_STEPS: Final = 2.0
+"""Throughput calls may make the steps of others so many times as long as one with next to nothing in it."""
 TRANSFER_MS: Final = 3.0
 """What an input costs that comes over the bus while it is made, instead of from the engine itself."""
 
@@ -101,5 +103,5 @@ def within_latency(load: EngineLoad, need_tokens: int, policy: SchedulingPolicy)
     if not load.urgent:
         return True
     line = load.pace.line
-    most_ms = max(policy.latency_step_ms, 1.5 * line.fixed_ms)
+    most_ms = max(policy.latency_step_ms, IDLE_STEPS * line.fixed_ms)
     return line.step_ms(load.step_weight + weight(1, need_tokens)) <= most_ms

@@ -24,5 +24,6 @@ def priority(call: QueuedCall, policy: SchedulingPolicy) -> int:
 def step_ms(call: QueuedCall, policy: SchedulingPolicy) -> int:
     """How long a step may take while the call's output is written; 0: as long as it likes."""
     objective = call.objective
-    patient = objective is None or objective.kind is ObjectiveKind.THROUGHPUT
-    return 0 if patient or not policy.objectives else policy.prefill_step_ms
+    if objective is None or objective.kind is ObjectiveKind.THROUGHPUT or not policy.objectives:
+        return 0
+    return policy.read_step_ms if objective.kind is ObjectiveKind.TTFT else policy.prefill_step_ms
