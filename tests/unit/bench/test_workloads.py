@@ -134,7 +134,7 @@ def test_chats_are_read_as_they_are_written_beside_summaries_that_can_wait() -> 
         ("ttft", True, CHAT_OUTPUT_TOKENS)
     }
     assert {a.objective for a in workload.of("application")} == {"throughput"}
-    assert [a.arrival_ms for a in workload.of("application")] == [0, 15_000, 30_000]
+    assert [a.arrival_ms for a in workload.of("application")] == [0, 8_000, 16_000, 24_000]
     assert inputs(chats[0]) == [128]
 
 

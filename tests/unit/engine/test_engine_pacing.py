@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parrot_engine.backends.pacing import LEAST_PREFILLED, StepPace
+from parrot_engine.backends.pacing import LEAST_PREFILLED, URGENT_TIMES, StepPace
 
 MOST = 512
 
@@ -30,6 +30,20 @@ def paced(decode_ms: float, token_ms: float, prefilled: int = 100) -> StepPace:
 )
 def test_as_much_is_prefilled_as_fits_into_the_step(limit_ms: float, tokens: int) -> None:
     assert paced(20, 1).prefilled(limit_ms, MOST) == pytest.approx(tokens, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("urgent", "tokens"),
+    [
+        (0, 50),
+        # Less than what would be prefilled anyway.
+        (20, 50),
+        (100, 100),
+        (MOST, URGENT_TIMES * 70 - 20),
+    ],
+)
+def test_for_what_is_as_urgent_itself_a_step_may_take_longer(urgent: int, tokens: int) -> None:
+    assert paced(20, 1).beside(70, urgent, MOST) == pytest.approx(tokens, abs=1)
 
 
 def test_a_budget_below_the_least_is_left_as_it_is() -> None:

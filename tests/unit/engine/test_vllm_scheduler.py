@@ -132,6 +132,35 @@ def test_while_an_output_with_short_steps_is_written_little_is_prefilled_beside_
     assert engine.scheduler.turns.plan(engine.scheduler.requests.values(), 1) == STEP_TOKENS
 
 
+def test_what_waits_and_is_urgent_goes_before_a_prompt_that_has_begun_and_is_not(make: Make) -> None:
+    engine = make(80)
+    slow = engine.submit(numbers(60, 3), Errand("slow"), 1)
+    engine.step()
+    prompt = numbers(STEP_TOKENS, 4)
+    chat = engine.submit(prompt, Errand("chat", step_ms=1e6), 4)
+    while not engine.outputs[chat]:
+        engine.step()
+    assert not engine.outputs[slow]
+    engine.run()
+    assert engine.outputs[slow] == continuation(numbers(60, 3), 1)
+    assert engine.outputs[chat] == continuation(prompt, 4)
+    check(engine)
+
+
+def test_urgent_prompts_without_end_do_not_stop_one_that_is_not(make: Make) -> None:
+    engine = make(120)
+    slow = engine.submit(numbers(60, 3), Errand("slow"), 1)
+    engine.step()
+    for number in range(40):
+        engine.submit(numbers(STEP_TOKENS, number), Errand(f"chat{number}", step_ms=1e6), 1)
+        engine.step()
+        if slow in engine.finished:
+            break
+    assert slow in engine.finished
+    engine.run()
+    check(engine)
+
+
 def test_a_context_goes_on_from_all_of_its_output_but_the_last_token(make: Make) -> None:
     engine, prompt = make(40), numbers(10, 4)
     first = engine.submit(prompt, Errand("c", hold=True), 9)
@@ -364,7 +393,9 @@ class _World:
             self.send(context, prompt, self.source.randrange(1, min(24, WINDOW - len(prompt))), fill=False)
 
     def send(self, context: str, prompt: list[int], max_tokens: int, *, fill: bool) -> None:
-        errand = self.errand(context, fill=fill)
+        # Some are urgent, and of those some can't have the steps they want.
+        step_ms = 0.0 if fill else self.source.choice((0.0, 1e-6, 1e6))
+        errand = self.errand(context, fill=fill, step_ms=step_ms)
         name = self.engine.submit(list(prompt), errand, max_tokens, self.source.randrange(3))
         self.pending[name] = context, list(prompt), max_tokens, fill
 

@@ -110,3 +110,31 @@ def test_short_prefills_say_nothing_of_the_rate() -> None:
     for _ in range(10):
         pace.learn_prefill(4, 50)
     assert pace.prefill_per_ms == Pace().prefill_per_ms
+
+
+def test_a_single_prefill_says_more_than_a_guess() -> None:
+    pace = Pace()
+    pace.learn_prefill(1_000, 1_000.0)
+    assert pace.prefill_per_ms == pytest.approx(1.0)
+    # What waited for others in between is slower than the engine is.
+    pace.learn_prefill(1_000, 4_000.0)
+    assert pace.prefill_per_ms == pytest.approx(1.0)
+
+
+def test_before_any_prefill_slow_steps_tell_of_slow_prefills() -> None:
+    slow, fast = Pace(), Pace()
+    for weight in range(100, 1_100, 100):
+        slow.learn_step(weight, 60.0)
+        fast.learn_step(weight, 5.0)
+    assert slow.prefill_per_ms == pytest.approx(Pace().prefill_per_ms / 4, rel=0.1)
+    assert fast.prefill_per_ms == Pace().prefill_per_ms
+    slow.learn_prefill(100, 10.0)
+    slow.learn_step(100, 60.0)
+    assert slow.prefill_per_ms == pytest.approx(10.0)
+
+
+def test_what_is_known_of_an_engines_prefills_counts_before_its_steps_do() -> None:
+    estimates, one = Estimates(), engine("e")
+    estimates.learn_call(one, 100.0, Usage(1_000, 0, 1), Timings(prefill_ms=2_000))
+    assert estimates.pace(one).prefill_per_ms == pytest.approx(0.5)
+    assert estimates.duration_ms(call(output=1), 1_000) >= 2_000

@@ -43,9 +43,15 @@ def test_latency_goes_before_throughput_that_has_slack() -> None:
 @pytest.mark.parametrize("objectives", [True, False])
 def test_engines_are_told_to_keep_steps_short_while_those_in_a_hurry_are_answered(objectives: bool) -> None:
     site = Site.of(engine("e", capacity=4), policy=replace(APP_CENTRIC, objectives=objectives))
-    site.ready(call("batch", objective=throughput(50_000)), call("chat", objective=latency(90_000)))
+    read = replace(latency(80_000), kind=ObjectiveKind.TTFT)
+    site.ready(
+        call("batch", objective=throughput(50_000)),
+        call("agent", objective=latency(90_000)),
+        call("chat", objective=read),
+    )
     told = {placement.call.session_id: placement.step_ms for placement in site.place()}
-    assert told == {"chat": APP_CENTRIC.prefill_step_ms if objectives else 0, "batch": 0}
+    wanted = {"agent": APP_CENTRIC.prefill_step_ms, "chat": APP_CENTRIC.read_step_ms, "batch": 0}
+    assert told == (wanted if objectives else dict.fromkeys(wanted, 0))
 
 
 def test_inside_equal_slack_the_session_nearest_its_end_goes_first() -> None:

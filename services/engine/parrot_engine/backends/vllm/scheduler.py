@@ -44,7 +44,7 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         self._resumption = Resumption()
         self._hit: tuple[str, Hit] | None = None
         """The request that was looked up last, and the held KV it would begin with."""
-        self.turns = Turns(int(self.max_num_scheduled_tokens))
+        self.turns = Turns(int(self.scheduler_config.max_num_batched_tokens))
         self._fault = ""
         self._allocate = self.kv_cache_manager.allocate_slots
         # vLLM asks in several places of one long method; this is where all of them meet.
@@ -132,6 +132,20 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         self._resumption.forget(request)
         self.turns.remove(request.request_id)
         return super()._free_request(request, delay_free_blocks)
+
+    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Takes a running request's memory away.
+
+        vLLM enters a step's blocks into the prefix cache when it gives them out. A request may be preempted
+        after that in the same step, by one that goes before it: what it will now not compute must not stay
+        in the cache as if it had been.
+        """
+        pool = self.kv_cache_manager.block_pool
+        blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks[0]
+        for block in blocks[request.num_computed_tokens // self.block_size :]:
+            if block.block_hash is not None:
+                pool.evict_blocks({block.block_id})
+        return super()._preempt_request(request, *args, **kwargs)
 
     def _hold(self, request: Any, errand: Errand) -> None:
         # Steps that are still under way count as computed; their tokens are placeholders.
