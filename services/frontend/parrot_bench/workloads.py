@@ -182,7 +182,7 @@ WORKLOADS: Final[Mapping[str, Recipe]] = {
     "chain-loaded": Recipe(
         "one chain beside single requests that arrive at random",
         _chain_loaded,
-        Shape(queries=60, prompt_tokens=512),
+        Shape(queries=120, prompt_tokens=512, rate_per_s=2),
         replace(_QUICK_CHUNKS, rate_per_s=20, queries=4, prompt_tokens=48),
     ),
     "chains": Recipe(
