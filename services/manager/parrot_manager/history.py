@@ -16,7 +16,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TextIO
 
-from parrot_manager.core import commands, conditions, criteria, events, model, native_events, shapes, state
+from parrot_manager.core import (
+    commands,
+    conditions,
+    criteria,
+    events,
+    marks,
+    model,
+    native_events,
+    shapes,
+    state,
+)
 from parrot_manager.core.blocks import definitions, questions
 from parrot_manager.core.blocks import model as blocks
 from parrot_manager.core.commands import Command
@@ -38,6 +48,7 @@ _MODULES: Final = (
     definitions,
     questions,
     blocks,
+    marks,
 )
 
 
