@@ -1,9 +1,8 @@
 """How many tokens a step may take, so that nobody who is being answered waits too long for the next one.
 
 A step that prefills holds every output in its batch until it ends. While an output has a limit for its
-steps, the step takes only as many tokens as steps of lately say fit into it. For a prompt that is as urgent
-itself it may take a few times as long: what such a prompt waits, and each of its outputs' steps that is
-spent on little, cost more than what the others lose.
+steps, the step takes only as many tokens as steps of lately say fit into it. Prompts that are as urgent
+themselves are not cut: what they wait, and all the steps with little in them, cost more than the others lose.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from typing import Final
 STEPS_KEPT: Final = 32
 LEAST_PREFILLED: Final = 32
 """A step prefills so many tokens, however short it is to be: what waits for its prefill gets on too."""
-URGENT_TIMES: Final = 4
-"""So many times its limit a step may take for prompts that are as urgent as the outputs beside them."""
 TELLING: Final = 8
 """A step that prefilled fewer tokens than this says little of what one of them costs."""
 
@@ -42,10 +39,7 @@ class StepPace:
 
     def beside(self, limit_ms: float, urgent: int, most: int) -> int:
         """The tokens a step may prefill beside outputs with a limit, of which `urgent` are wanted soon."""
-        patient = self.prefilled(limit_ms, most)
-        if urgent <= patient:
-            return patient
-        return max(patient, min(urgent, self.prefilled(URGENT_TIMES * limit_ms, most)))
+        return max(self.prefilled(limit_ms, most), min(urgent, most))
 
     def prefilled(self, limit_ms: float, most: int) -> int:
         """The tokens a step may prefill that is to take no longer than `limit_ms`; `most` at the most.
