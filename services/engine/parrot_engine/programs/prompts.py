@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing
+from hashlib import blake2b
 from typing import Final
 
 from parrot_engine.admission import Claim
@@ -269,8 +271,10 @@ class Prompts:
     def _reading(self, context_id: str, source: engine_pb2.VariableSource) -> AbstractContextManager[Leads]:
         """While a part is read behind what a context holds; without a prefix cache nobody has siblings."""
         own = None if self._tools.features.prefix_sharing else context_id
-        before, transforms = tuple(self._tokens[context_id]), tuple(source.transforms)
-        return self._tools.siblings.reading(self._program.tenant, source.variable_id, transforms, before, own)
+        # Asked for with every piece: a digest, since a tuple's hash is made anew each time.
+        before = blake2b(array("I", self._tokens[context_id]).tobytes(), digest_size=16).digest()
+        of = (source.variable_id, tuple(source.transforms), before)
+        return self._tools.siblings.reading(self._program.tenant, *of, own)
 
     def _chunk(self, source: engine_pb2.VariableSource, made: int) -> Chunk | None:
         """What of a value may be computed now; None: nothing.
