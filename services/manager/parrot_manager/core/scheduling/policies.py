@@ -38,7 +38,7 @@ class SchedulingPolicy:
         prefill_step_ms: while the output of a call that is no throughput call is written, a step of its
             engine is to take no longer than this, whatever is prefilled beside it.
         read_step_ms: the same for an output whose first token is what is wanted soon: it is read while it
-            is written, and nobody reads six words a second.
+            is written, and few read more than four tokens a second.
         reserved_share: of an engine's places, those that throughput calls leave free.
         share_tokens: a prefix of fewer tokens is not worth a shared context of its own.
         lookahead: calls that are tried for a place when the first in order has none.
@@ -58,7 +58,7 @@ class SchedulingPolicy:
     overdue_share: int = 4
     latency_step_ms: float = 40.0
     prefill_step_ms: int = 80
-    read_step_ms: int = 160
+    read_step_ms: int = 240
     reserved_share: float = 1 / 16
     share_tokens: int = 64
     lookahead: int = 8
