@@ -228,6 +228,7 @@ class Backend(ABC):
         lazy: bool = False,
         cache: bool = True,
         priority: int = 0,
+        step_ms: float = 0.0,
     ) -> FillResult:
         """Appends tokens to a context.
 
@@ -237,6 +238,7 @@ class Backend(ABC):
                 is not lazy. Otherwise returns when the whole context's KV is there, and holds it.
             cache: False: uses no KV but what is held for this context or its parent.
             priority: lower ones run first.
+            step_ms: see `generate`; a fill for an output with a limit goes before those that have none.
 
         Raises:
             ContextError: see above.

@@ -50,6 +50,7 @@ class Target:
     private_to: str
     priority: int
     cache: bool
+    step_ms: float = 0.0
 
 
 class Prefill:
@@ -135,6 +136,7 @@ class Prefill:
             private_to=target.private_to if token_ids else "",
             cache=target.cache,
             priority=target.priority,
+            step_ms=target.step_ms,
         )
         self._spent.add(result, (time.monotonic() - started) * 1000, dynamic=dynamic)
         if self._claim.dropped:

@@ -114,8 +114,14 @@ class Prompts:
 
     async def compute(self, step: GenerateStep) -> int:
         """Computes the context's KV, for forks of it to share; of how many tokens it was not there."""
-        cache, priority = self._tools.features.prefix_sharing, self._program.priority
-        return (await self._backend.fill((), step.context_id, cache=cache, priority=priority)).computed_tokens
+        result = await self._backend.fill(
+            (),
+            step.context_id,
+            cache=self._tools.features.prefix_sharing,
+            priority=self._program.priority,
+            step_ms=self._program.step_ms,
+        )
+        return result.computed_tokens
 
     async def fork(self, step: GenerateStep, context_id: str) -> None:
         """A fork of an output's context."""
@@ -297,6 +303,7 @@ class Prompts:
             self._program.tenant,
             self._program.priority + PAUSED_PRIORITY,
             self._tools.features.prefix_sharing,
+            self._program.step_ms,
         )
         return Prefill(self._tools, self._claim, self._spent, target)
 

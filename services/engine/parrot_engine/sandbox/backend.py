@@ -107,6 +107,7 @@ class SandboxBackend(Backend):
         lazy: bool = False,
         cache: bool = True,
         priority: int = 0,
+        step_ms: float = 0.0,
     ) -> FillResult:
         raise UnsupportedError(_NO_MODEL)
 

@@ -104,6 +104,7 @@ class OpenAIBackend(Backend):
         lazy: bool = False,
         cache: bool = True,
         priority: int = 0,
+        step_ms: float = 0.0,
     ) -> FillResult:
         with self._contexts.use(context_id, parent_context_id, private_to) as context:
             context.append(token_ids, private_to)

@@ -110,6 +110,7 @@ class VllmBackend(Backend):
         lazy: bool = False,
         cache: bool = True,
         priority: int = 0,
+        step_ms: float = 0.0,
     ) -> FillResult:
         with self._contexts.use(context_id, parent_context_id, private_to) as context:
             context.append(token_ids, private_to)
@@ -118,7 +119,7 @@ class VllmBackend(Backend):
                 return result
             if self._known(context_id).held_tokens == len(context.tokens):
                 return replace(result, cached_tokens=len(context.tokens))
-            return await self._compute(context, result, cache, priority)
+            return await self._compute(context, result, cache, priority, step_ms)
 
     async def generate(
         self,
@@ -204,9 +205,11 @@ class VllmBackend(Backend):
             raise BackendError("vLLM is not running")
         return self._link
 
-    async def _compute(self, context: Context, result: FillResult, cache: bool, priority: int) -> FillResult:
+    async def _compute(
+        self, context: Context, result: FillResult, cache: bool, priority: int, step_ms: float = 0.0
+    ) -> FillResult:
         """Computes a context's KV as far as it is not there, and holds it."""
-        errand = self._errand(context, hold=True, fill=True, cache=cache)
+        errand = self._errand(context, hold=True, fill=True, cache=cache, step_ms=step_ms)
         tokens = self._fillable(context)
         cached = 0
         async with aclosing(self._outputs(tokens, fill_params(errand), priority)) as outputs:

@@ -67,7 +67,7 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         """Takes a request in."""
         errand = Errand.of(request)
         if errand is not None:
-            self.turns.add(request.request_id, errand.step_ms)
+            self.turns.add(request.request_id, errand.step_ms, ahead=errand.fill)
         super().add_request(request)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:

@@ -21,7 +21,7 @@ WAITS = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 class Turns:
     """Knows which requests are urgent: those with a limit for the steps in which their output is written.
 
-    Fills ahead of an output have none: nobody waits for them yet.
+    Fills ahead of such an output are cut, as nobody waits for them yet, but go before all that is not urgent.
     """
 
     def __init__(self, most: int) -> None:
@@ -29,6 +29,7 @@ class Turns:
         self._most = most
         self._pace = StepPace()
         self._limits_ms: dict[str, float] = {}
+        self._ahead: set[str] = set()
         self._sat_out: frozenset[str] = frozenset()
         self._step_ended_at: float | None = None
 
@@ -37,19 +38,23 @@ class Turns:
         """See `StepPace`."""
         return self._pace.decode_ms
 
-    def add(self, name: str, limit_ms: float) -> None:
-        """A request comes; `limit_ms` 0: it is not urgent."""
+    def add(self, name: str, limit_ms: float, *, ahead: bool) -> None:
+        """A request comes; `limit_ms` 0: it is not urgent; `ahead`: it is a fill."""
         if limit_ms:
             self._limits_ms[name] = limit_ms
+            if ahead:
+                self._ahead.add(name)
 
     def remove(self, name: str) -> None:
         """A request ended."""
         self._limits_ms.pop(name, None)
+        self._ahead.discard(name)
 
     def plan(self, requests: Iterable[Any], step: int) -> int:
         """The tokens that step number `step` may take, one for each output that is written among them.
 
-        Prompts that are not urgent sit it out if one that is urgent waits, but never two steps in a row.
+        Prompts that are not urgent sit it out while one that is has not been computed, but never two steps
+        in a row.
         """
         if not self._limits_ms:
             self._sat_out = frozenset()
@@ -57,7 +62,7 @@ class Turns:
         rows, urgent = 0, 0
         limits_ms: list[float] = []
         patient: list[Any] = []
-        waits = False
+        others = False
         for request in requests:
             runs = request.status is RequestStatus.RUNNING
             if not runs and request.status not in WAITS:
@@ -70,11 +75,11 @@ class Turns:
                 if limit_ms and request.num_output_tokens:
                     limits_ms.append(limit_ms)
             elif limit_ms:
-                urgent += missing
-                waits |= not runs
+                others = True
+                urgent += 0 if request.request_id in self._ahead else missing
             elif runs:
                 patient.append(request)
-        self._sit_out(patient if waits else [], step)
+        self._sit_out(patient if others else [], step)
         if not limits_ms:
             return self._most
         return min(self._most, rows + self._pace.beside(min(limits_ms), urgent, self._most))
