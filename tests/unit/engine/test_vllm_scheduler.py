@@ -147,6 +147,19 @@ def test_what_waits_and_is_urgent_goes_before_a_prompt_that_has_begun_and_is_not
     check(engine)
 
 
+def test_what_is_filled_ahead_for_an_urgent_output_goes_before_what_is_not(make: Make) -> None:
+    engine = make(80)
+    slow = engine.submit(numbers(60, 3), Errand("slow"), 1)
+    engine.step()
+    ahead = Errand("next", hold=True, fill=True, step_ms=1e6)
+    fill = engine.submit(numbers(STEP_TOKENS, 4), ahead, 1)
+    while fill not in engine.finished:
+        engine.step()
+    assert not engine.outputs[slow]
+    engine.run()
+    check(engine)
+
+
 def test_urgent_prompts_without_end_do_not_stop_one_that_is_not(make: Make) -> None:
     engine = make(120)
     slow = engine.submit(numbers(60, 3), Errand("slow"), 1)
@@ -394,7 +407,7 @@ class _World:
 
     def send(self, context: str, prompt: list[int], max_tokens: int, *, fill: bool) -> None:
         # Some are urgent, and of those some can't have the steps they want.
-        step_ms = 0.0 if fill else self.source.choice((0.0, 1e-6, 1e6))
+        step_ms = self.source.choice((0.0, 1e-6, 1e6))
         errand = self.errand(context, fill=fill, step_ms=step_ms)
         name = self.engine.submit(list(prompt), errand, max_tokens, self.source.randrange(3))
         self.pending[name] = context, list(prompt), max_tokens, fill

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from tests.support.fleet import Site, call, engine, latency, prefix
+import pytest
+from tests.support.fleet import Site, call, engine, latency, prefix, throughput
 
 from parrot_manager.core.commands import ExpectUses, FreeContexts
+from parrot_manager.core.criteria import Objective
 from parrot_manager.core.model import Ref, SharedContext
 from parrot_manager.core.scheduling import APP_CENTRIC, Pending, QueuedCall
 from parrot_manager.core.scheduling.books import Books
@@ -219,6 +222,21 @@ def test_no_consumer_takes_a_place_that_a_call_with_its_inputs_waits_for() -> No
     assert site.place() == []
     site.end(producers[1])
     assert [placement.call.key for placement in site.place()] == [waiting.key]
+
+
+@pytest.mark.parametrize("kind", [latency, throughput])
+def test_calls_that_can_wait_keep_back_only_consumers_that_can_too(
+    kind: Callable[[], Objective],
+) -> None:
+    site = Site.of(engine("a", capacity=8))
+    producer = call(objective=latency(), output=400)
+    site.ready(producer)
+    site.place()
+    # Steps would get too long with it while the producer is answered.
+    patient = call(objective=throughput(), prompt=20_000)
+    consumer = replace(edge(site, producer, prompt=3_000), objective=kind())
+    site.ready(patient, consumer)
+    assert [placement.call.key for placement in site.place()] == ([consumer.key] if kind is latency else [])
 
 
 def test_a_consumer_that_went_ahead_takes_a_place_when_its_inputs_have_come() -> None:

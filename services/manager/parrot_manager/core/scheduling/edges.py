@@ -6,6 +6,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Final
 
+from parrot_manager.core.criteria import ObjectiveKind
 from parrot_manager.core.scheduling.books import Books
 from parrot_manager.core.scheduling.calls import Placement, QueuedCall
 from parrot_manager.core.scheduling.cost import fits
@@ -41,7 +42,7 @@ class Edges:
         return list(self._calls.values())
 
     def place(self, now_ms: int) -> list[Placement]:
-        """Those that are better sent now; not into places that calls with all their inputs could use."""
+        """Those that are better sent now; not into places that calls as urgent could use at once."""
         placements: list[Placement] = []
         for call in list(islice(self._calls.values(), LOOKED_AT)):
             placement = self._place_one(call, now_ms)
@@ -53,7 +54,7 @@ class Edges:
         return placements
 
     def _place_one(self, call: QueuedCall, now_ms: int) -> Placement | None:
-        if self._books.queue.least(call.model) is not None:
+        if self._kept_back(call):
             return None
         producers = self._producers(call)
         if not producers:
@@ -77,6 +78,14 @@ class Edges:
             tuple((one.variable_id, tokens) for one, tokens in zip(call.pending, made, strict=True)),
             step_ms(call, self._books.policy),
         )
+
+    def _kept_back(self, call: QueuedCall) -> bool:
+        """Whether calls wait for the same engines with all their inputs, and are as urgent."""
+        queue = self._books.queue
+        objective = call.objective if self._books.policy.objectives else None
+        if objective is not None and objective.kind is not ObjectiveKind.THROUGHPUT:
+            return bool(queue.hurried(call.model))
+        return queue.least(call.model) is not None
 
     def _producers(self, call: QueuedCall) -> list[tuple[str, Booking]]:
         """Of each pending input, where it is made; none when one of them is not being made any more."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -220,6 +221,7 @@ class ReadyQueue:
         self._entries: dict[tuple[str, str], Entry] = {}
         self._groups: dict[tuple[str, str], dict[tuple[str, str], QueuedCall]] = {}
         self._begun: set[tuple[str, str]] = set()
+        self._hurried: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -251,6 +253,10 @@ class ReadyQueue:
             (queue.least for (asked, _), queue in self._queues.items() if asked == model), default=None
         )
 
+    def hurried(self, model: str) -> int:
+        """How many calls ask for a model that are not patient."""
+        return self._hurried[model]
+
     def lead(self) -> float:
         """How far ahead of another a tenant is, of two who wait for the same; 0: no two do."""
         return max((queue.lead for queue in self._queues.values()), default=0.0)
@@ -268,6 +274,7 @@ class ReadyQueue:
         if call.kin not in self._queues:
             self._queues[call.kin] = KinQueue(self._clock)
         self._queues[call.kin].push(entry)
+        self._hurried[call.model] += not entry.rank[0]
 
     def discard(self, key: tuple[str, str]) -> None:
         """Takes a call out, if it is there."""
@@ -288,6 +295,9 @@ class ReadyQueue:
         entry = self._entries.pop(key)
         queue = self._queues[entry.call.kin]
         queue.discard(entry)
+        self._hurried[entry.call.model] -= not entry.rank[0]
+        if not self._hurried[entry.call.model]:
+            del self._hurried[entry.call.model]
         if not len(queue):
             del self._queues[entry.call.kin]
 
