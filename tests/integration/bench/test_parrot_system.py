@@ -26,7 +26,7 @@ async def ran(site: Up, application: Application, **settings: float) -> Outcome:
     system = make("parrot", Settings(Path(), backend="sim", url=site.url, rtt_ms=settings.get("rtt_ms", 0)))
     await system.start(lambda _: None)
     try:
-        return await system.run(application)
+        return await system.account(application, await system.run(application))
     finally:
         await system.stop()
 
