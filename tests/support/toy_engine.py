@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -201,3 +203,19 @@ def _kv_config(blocks: int) -> Any:
 
     spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=1, dtype=torch.float32)
     return KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)])
+
+
+Make = Callable[[int], ToyEngine]
+"""Makes engines with as many blocks of KV as wanted."""
+
+
+def numbers(count: int, seed: int = 1) -> list[int]:
+    """Tokens, none of which ends an output."""
+    source = random.Random(seed)
+    return [source.randrange(1, VOCAB) for _ in range(count)]
+
+
+def check(engine: ToyEngine) -> None:
+    books = engine.scheduler.audit()
+    assert books.faults == []
+    assert engine.scheduler.books().fault == ""

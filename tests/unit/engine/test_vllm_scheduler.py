@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-import os
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.tiny_model import write_tiny_model
 from tests.support.toy_engine import (
     BLOCK_TOKENS,
-    SEQUENCES,
-    STEP_TOKENS,
     STOP,
-    VOCAB,
     WINDOW,
+    Make,
     ToyEngine,
+    check,
     continuation,
+    numbers,
 )
 
-from parrot_engine.backends import pacing
-from parrot_engine.backends.vllm.arguments import environment
-from parrot_engine.backends.vllm.options import VllmOptions
 from parrot_engine.backends.vllm.wire import Books, Errand
 
 pytestmark = [
@@ -38,52 +30,12 @@ pytestmark = [
 WINDOW_BLOCKS = WINDOW // BLOCK_TOKENS
 NULL = 1
 
-Make = Callable[[int], ToyEngine]
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = write_tiny_model(tmp_path_factory.mktemp("tiny"))
-    os.environ.update(environment(VllmOptions(model=str(folder), cache_dir=Path())))
-    from vllm.engine.arg_utils import EngineArgs
-
-    return EngineArgs(
-        model=str(folder),
-        dtype="float32",
-        max_model_len=WINDOW,
-        max_num_seqs=SEQUENCES,
-        max_num_batched_tokens=STEP_TOKENS,
-        kv_cache_memory_bytes=1 << 20,
-        block_size=32,
-        enforce_eager=True,
-        scheduling_policy="priority",
-        distributed_executor_backend="uni",
-    ).create_engine_config()
-
-
-@pytest.fixture(params=[False, True], ids=["in-step", "ahead"])
-def make(request: pytest.FixtureRequest, config: Any) -> Make:
-    """Makes engines with as many blocks of KV as wanted."""
-    return lambda blocks: ToyEngine(copy.deepcopy(config), blocks + NULL, ahead=request.param)
-
-
-def numbers(count: int, seed: int = 1) -> list[int]:
-    """Tokens, none of which ends an output."""
-    source = random.Random(seed)
-    return [source.randrange(1, VOCAB) for _ in range(count)]
-
 
 def fill(engine: ToyEngine, tokens: list[int], context: str, parent: str = "", **more: Any) -> str:
     errand = Errand(context, parent, hold=True, fill=True, **more)
     name = engine.submit(tokens, errand, 1)
     engine.run()
     return name
-
-
-def check(engine: ToyEngine) -> None:
-    books = engine.scheduler.audit()
-    assert books.faults == []
-    assert engine.scheduler.books().fault == ""
 
 
 def check_all_free(engine: ToyEngine) -> None:
@@ -108,69 +60,6 @@ def test_children_share_a_partly_filled_block_all_at_once(make: Make) -> None:
     engine.run()
     assert [engine.outputs[name] for name in names] == [continuation(prompt, 12) for prompt in prompts]
     assert [engine.cached[name] for name in names] == [22] * 4
-    check(engine)
-
-
-@pytest.mark.parametrize("step_ms", [0.0, 1e-6])
-def test_while_an_output_with_short_steps_is_written_little_is_prefilled_beside_it(
-    make: Make, monkeypatch: pytest.MonkeyPatch, step_ms: float
-) -> None:
-    monkeypatch.setattr(pacing, "LEAST_PREFILLED", 2)
-    engine, prompt = make(60), numbers(5, 4)
-    chat = engine.submit(prompt, Errand("chat", step_ms=step_ms), 40)
-    while not engine.outputs[chat]:
-        engine.step()
-    fill = engine.submit(numbers(40), Errand("long", hold=True, fill=True), 1)
-    before = len(engine.outputs[chat])
-    while fill not in engine.finished:
-        engine.step()
-    meanwhile = len(engine.outputs[chat]) - before
-    assert (meanwhile >= 40 // 2) is bool(step_ms)
-    engine.run()
-    assert engine.outputs[chat] == continuation(prompt, 40)
-    engine.submit(numbers(60, 3), Errand("alone", hold=True, fill=True), 1)
-    assert engine.scheduler.turns.plan(engine.scheduler.requests.values(), 1) == STEP_TOKENS
-
-
-def test_what_waits_and_is_urgent_goes_before_a_prompt_that_has_begun_and_is_not(make: Make) -> None:
-    engine = make(80)
-    slow = engine.submit(numbers(60, 3), Errand("slow"), 1)
-    engine.step()
-    prompt = numbers(STEP_TOKENS, 4)
-    chat = engine.submit(prompt, Errand("chat", step_ms=1e6), 4)
-    while not engine.outputs[chat]:
-        engine.step()
-    assert not engine.outputs[slow]
-    engine.run()
-    assert engine.outputs[slow] == continuation(numbers(60, 3), 1)
-    assert engine.outputs[chat] == continuation(prompt, 4)
-    check(engine)
-
-
-def test_what_is_filled_ahead_for_an_urgent_output_goes_before_what_is_not(make: Make) -> None:
-    engine = make(80)
-    slow = engine.submit(numbers(60, 3), Errand("slow"), 1)
-    engine.step()
-    ahead = Errand("next", hold=True, fill=True, step_ms=1e6)
-    fill = engine.submit(numbers(STEP_TOKENS, 4), ahead, 1)
-    while fill not in engine.finished:
-        engine.step()
-    assert not engine.outputs[slow]
-    engine.run()
-    check(engine)
-
-
-def test_urgent_prompts_without_end_do_not_stop_one_that_is_not(make: Make) -> None:
-    engine = make(120)
-    slow = engine.submit(numbers(60, 3), Errand("slow"), 1)
-    engine.step()
-    for number in range(40):
-        engine.submit(numbers(STEP_TOKENS, number), Errand(f"chat{number}", step_ms=1e6), 1)
-        engine.step()
-        if slow in engine.finished:
-            break
-    assert slow in engine.finished
-    engine.run()
     check(engine)
 
 

@@ -84,10 +84,8 @@ class Estimates:
 
     def typical(self, model: str) -> Pace:
         """How fast an engine of a model is that nobody has chosen yet."""
-        for (of_model, _), pace in self._kinds.items():
-            if model in {"", of_model}:
-                return pace
-        return self._any
+        found = [pace for (of_model, _), pace in self._kinds.items() if model in {"", of_model}]
+        return max(found, key=lambda pace: pace.known, default=self._any)
 
     def forget_engine(self, engine_id: str) -> None:
         """An engine is gone; another of its name may be another machine."""

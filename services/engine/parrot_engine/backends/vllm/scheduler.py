@@ -140,11 +140,9 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         after that in the same step, by one that goes before it: what it will now not compute must not stay
         in the cache as if it had been.
         """
-        pool = self.kv_cache_manager.block_pool
         blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks[0]
-        for block in blocks[request.num_computed_tokens // self.block_size :]:
-            if block.block_hash is not None:
-                pool.evict_blocks({block.block_id})
+        fresh = blocks[request.num_computed_tokens // self.block_size :]
+        self.kv_cache_manager.block_pool.evict_blocks({block.block_id for block in fresh})
         return super()._preempt_request(request, *args, **kwargs)
 
     def _hold(self, request: Any, errand: Errand) -> None:

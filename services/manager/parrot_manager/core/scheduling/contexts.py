@@ -66,15 +66,15 @@ class Contexts:
                         return list(found.values())
         return list(found.values())
 
-    def cached(self, load: EngineLoad, call: QueuedCall) -> int:
-        """Tokens of a call's prompt whose KV an engine has, or will have before the call begins."""
+    def passed_tokens(self, load: EngineLoad, call: QueuedCall) -> int:
+        """Tokens of a call's prompt that an engine may have in its own cache."""
         for prefix in reversed(call.prefixes):
             if self._passed.has(load, prefix.hash):
-                return max(prefix.tokens, self.held_tokens(load, call))
-        return self.held_tokens(load, call)
+                return prefix.tokens
+        return 0
 
     def held_tokens(self, load: EngineLoad, call: QueuedCall) -> int:
-        """Those of them that are in a shared context."""
+        """Those that a shared context there holds, or will hold before the call begins."""
         if not load.homes:
             return 0
         for prefix in reversed(call.prefixes):

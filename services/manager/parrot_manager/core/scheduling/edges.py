@@ -6,7 +6,6 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Final
 
-from parrot_manager.core.criteria import ObjectiveKind
 from parrot_manager.core.scheduling.books import Books
 from parrot_manager.core.scheduling.calls import Placement, QueuedCall
 from parrot_manager.core.scheduling.cost import fits
@@ -54,7 +53,7 @@ class Edges:
         return placements
 
     def _place_one(self, call: QueuedCall, now_ms: int) -> Placement | None:
-        if self._kept_back(call):
+        if self._books.queue.rivals(call):
             return None
         producers = self._producers(call)
         if not producers:
@@ -78,14 +77,6 @@ class Edges:
             tuple((one.variable_id, tokens) for one, tokens in zip(call.pending, made, strict=True)),
             step_ms(call, self._books.policy),
         )
-
-    def _kept_back(self, call: QueuedCall) -> bool:
-        """Whether calls wait for the same engines with all their inputs, and are as urgent."""
-        queue = self._books.queue
-        objective = call.objective if self._books.policy.objectives else None
-        if objective is not None and objective.kind is not ObjectiveKind.THROUGHPUT:
-            return bool(queue.hurried(call.model))
-        return queue.least(call.model) is not None
 
     def _producers(self, call: QueuedCall) -> list[tuple[str, Booking]]:
         """Of each pending input, where it is made; none when one of them is not being made any more."""

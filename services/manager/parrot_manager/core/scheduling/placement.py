@@ -111,14 +111,17 @@ class Chooser:
     def cost(self, load: EngineLoad, demand: Demand, elsewhere_tokens: int = 0, transfers: int = 0) -> Cost:
         """What a call costs on an engine."""
         call = demand.call
-        affine = self._policy.prefix_affinity
+        held_tokens = cached_tokens = 0
+        if self._policy.prefix_affinity:
+            held_tokens = self._contexts.held_tokens(load, call)
+            cached_tokens = max(held_tokens, self._contexts.passed_tokens(load, call))
         return reckon(
             load,
             demand.output,
             demand.now_ms,
             prompt_tokens=call.prompt_tokens,
-            cached_tokens=self._contexts.cached(load, call) if affine else 0,
-            held_tokens=self._contexts.held_tokens(load, call) if affine else 0,
+            cached_tokens=cached_tokens,
+            held_tokens=held_tokens,
             own_weight=demand.weight,
             elsewhere_tokens=elsewhere_tokens,
             transfers=transfers,

@@ -253,9 +253,10 @@ class ReadyQueue:
             (queue.least for (asked, _), queue in self._queues.items() if asked == model), default=None
         )
 
-    def hurried(self, model: str) -> int:
-        """How many calls ask for a model that are not patient."""
-        return self._hurried[model]
+    def rivals(self, call: QueuedCall) -> bool:
+        """Whether calls wait for what a call asks for that are not more patient than it is."""
+        patient, _ = self._order(call, False)
+        return bool(self._hurried[call.model]) or (patient and self.least(call.model) is not None)
 
     def lead(self) -> float:
         """How far ahead of another a tenant is, of two who wait for the same; 0: no two do."""
