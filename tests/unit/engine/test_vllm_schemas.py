@@ -36,6 +36,26 @@ def test_a_string_is_as_long_as_the_schema_says(text: str, fits: bool) -> None:
     assert accepts(schema, f'"{text}"') == fits
 
 
+@pytest.mark.parametrize(
+    ("spelled", "fits"),
+    [
+        (b"\xed\x9f\xbf", True),
+        (b"\xed\xa0\x80", False),
+        (b"\xed\xbf\xbf", False),
+        (b"\xee\x80\x80", True),
+        (b"\xf4\x8f\xbf\xbf", True),
+        (b"\xf4\x90\x80\x80", False),
+    ],
+)
+def test_what_is_no_character_is_not_taken_for_one(spelled: bytes, fits: bool) -> None:
+    import xgrammar
+
+    schema = readable(json.dumps({"type": "string", "maxLength": 1}))
+    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(["</s>"]))
+    matcher = xgrammar.GrammarMatcher(compiler.compile_json_schema(schema))
+    assert matcher.accept_string(b'"' + spelled + b'"') == fits
+
+
 def test_a_string_of_a_least_length_has_no_greatest() -> None:
     assert accepts({"type": "string", "minLength": 2}, '"' + "long " * 100 + '"')
     assert not accepts({"type": "string", "minLength": 2}, '"a"')

@@ -15,6 +15,7 @@ from parrot_runtime.tls import Tls
 from parrot_runtime.tls_words import words_of
 
 CANCEL_S: Final = 0.1
+HANGS_UP: Final = "it hangs up; does a user of its go by this certificate's names?"
 _PASSWORD: Final = re.compile(r"(://[^:/@,]*):[^@,]*@")
 
 
@@ -64,9 +65,7 @@ class BusClient(Client):
             if self._tls is None:
                 raise
             # It gives no other sign when no user of its own goes by any name in the certificate.
-            raise nats.errors.Error(
-                "it hangs up; does a user of its go by this certificate's names?"
-            ) from None
+            raise nats.errors.Error(HANGS_UP) from None
 
     async def _process_err(self, err_msg: str) -> None:
         # A server that lets this service in no more may do so again: its users are changed while it runs.
@@ -98,6 +97,15 @@ def is_forbidden(error: BaseException) -> bool:
 def refuses(error: BaseException) -> bool:
     """Whether an error is a server's, or this service's of it: it is there, and is not spoken to."""
     return bool(words_of(error)) or type(error) is nats.errors.Error
+
+
+def tells(error: BaseException) -> int:
+    """How much an error says of why a server lets nobody in: one that says why hangs up, and which of the
+    two is heard is a matter of luck at each try.
+    """
+    if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+        return 0
+    return 1 if str(error) == HANGS_UP else 2
 
 
 def why(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from parrot_runtime.values.bus_client import (
     hide_passwords,
     is_forbidden,
     refuses,
+    tells,
     why,
 )
 
@@ -51,8 +52,7 @@ async def connect(  # noqa: PLR0917 - only a bus is made of it
 
     async def on_error(error: Exception) -> None:
         nonlocal last, told
-        if last is None or not isinstance(error, (BrokenPipeError, ConnectionResetError)):
-            # A server that refuses somebody says why, and hangs up.
+        if last is None or tells(error) >= tells(last):
             last = error
         if is_forbidden(error):
             # Nobody else hears of it: what is published there is not answered.

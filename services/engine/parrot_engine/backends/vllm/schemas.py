@@ -1,9 +1,10 @@
 """JSON schemas as xgrammar is to read them.
 
 For a string whose length is bounded, xgrammar (0.2) makes a rule of its own, which lets control characters
-through that JSON does not have in a string: what is made of it could not be read. A pattern rules them out,
-but takes a time that grows with the square of the length; so long ones, and those of a schema that has very
-many, are left as they are.
+through that JSON does not have in a string: what is made of it could not be read. Nor does it mind the bytes
+that would be half of a pair of surrogates, each of which is read as three characters: the string would be too
+long. A pattern rules both out, but takes a time that grows with the square of the length; so long ones, and
+those of a schema that has very many, are left as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _VALUES: Final = frozenset({"const", "enum", "default", "examples"})
 
 @lru_cache(maxsize=256)
 def readable(schema: str) -> str:
-    """The same schema, in which strings of bounded length hold no control characters.
+    """The same schema, in which strings of bounded length hold neither control characters nor surrogates.
 
     What is no schema stays as it is: vLLM says what is wrong with it.
     """
@@ -50,7 +51,7 @@ class _Reading:
         self._left -= 1
         least, most = int(made.pop("minLength", 0)), made.pop("maxLength", None)
         count = f"{least}," if most is None else f"{least},{int(most)}"
-        return made | {"pattern": f'^[^"\\\\\\x00-\\x1f]{{{count}}}$'}
+        return made | {"pattern": f'^[^"\\\\\\x00-\\x1f\\ud800-\\udfff]{{{count}}}$'}
 
 
 def _is_bounded_string(node: dict[str, Any]) -> bool:
