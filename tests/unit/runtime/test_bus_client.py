@@ -68,7 +68,7 @@ EXPIRED.reason = "SSLV3_ALERT_CERTIFICATE_EXPIRED"
 GUESS = nats.errors.Error(bus_client.HANGS_UP)
 
 
-@pytest.mark.parametrize("order", itertools.permutations([EXPIRED, GUESS, ConnectionResetError()]))
+@pytest.mark.parametrize("order", [*itertools.permutations([EXPIRED, GUESS, ConnectionResetError()])])
 async def test_a_reason_that_was_given_is_told_rather_than_a_guess(order: tuple[Exception, ...]) -> None:
     with pytest.raises(Fault, match="this service's certificate has expired"):
         await connect(Refused([*order]), "tls://nats", "test", 1, "", Breaks())
