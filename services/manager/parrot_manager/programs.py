@@ -48,6 +48,7 @@ def build(command: Dispatch, trace_context: Mapping[str, str]) -> engine_pb2.Run
         priority=command.priority,
         expected_output_tokens=command.expected_output_tokens,
         step_ms=command.step_ms,
+        beside_share=command.beside_share,
         chat_roles=roles_of(pieces),
     )
 

@@ -32,20 +32,6 @@ def test_as_much_is_prefilled_as_fits_into_the_step(limit_ms: float, tokens: int
     assert paced(20, 1).prefilled(limit_ms, MOST) == pytest.approx(tokens, abs=1)
 
 
-@pytest.mark.parametrize(
-    ("urgent", "tokens"),
-    [
-        (0, 50),
-        # Less than what would be prefilled anyway.
-        (20, 50),
-        (100, 100),
-        (2 * MOST, MOST),
-    ],
-)
-def test_what_is_as_urgent_itself_is_not_cut(urgent: int, tokens: int) -> None:
-    assert paced(20, 1).beside(70, urgent, MOST) == pytest.approx(tokens, abs=1)
-
-
 def test_a_budget_below_the_least_is_left_as_it_is() -> None:
     assert paced(20, 1).prefilled(1, LEAST_PREFILLED - 1) == LEAST_PREFILLED - 1
 

@@ -49,9 +49,10 @@ def test_engines_are_told_to_keep_steps_short_while_those_in_a_hurry_are_answere
         call("agent", objective=latency(90_000)),
         call("chat", objective=read),
     )
-    told = {placement.call.session_id: placement.step_ms for placement in site.place()}
-    wanted = {"agent": APP_CENTRIC.prefill_step_ms, "chat": APP_CENTRIC.read_step_ms, "batch": 0}
-    assert told == (wanted if objectives else dict.fromkeys(wanted, 0))
+    told = {one.call.session_id: (one.step_ms, one.beside_share) for one in site.place()}
+    step_ms, share = APP_CENTRIC.step_ms, APP_CENTRIC.beside_share
+    wanted = {"agent": (step_ms, share), "chat": (step_ms, 0), "batch": (0, 0)}
+    assert told == (wanted if objectives else dict.fromkeys(wanted, (0, 0)))
 
 
 def test_inside_equal_slack_the_session_nearest_its_end_goes_first() -> None:

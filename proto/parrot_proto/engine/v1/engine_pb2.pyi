@@ -816,6 +816,7 @@ class RunProgram(_message.Message):
     CHAT_ROLES_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     STEP_MS_FIELD_NUMBER: _builtins.int
+    BESIDE_SHARE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     tenant: _builtins.str
     name: _builtins.str
@@ -828,6 +829,10 @@ class RunProgram(_message.Message):
     """How long its outputs are likely to be, together; 0: not known."""
     step_ms: _builtins.int
     """While an output of it is written, a step is to take no longer, whatever else is prefilled; 0: it may."""
+    beside_share: _builtins.float
+    """By what share of their time the prompts of programs without step_ms may lengthen those steps on average;
+    0: as far as step_ms lets them.
+    """
     @_builtins.property
     def ref(self) -> Global___AttemptRef: ...
     @_builtins.property
@@ -862,10 +867,11 @@ class RunProgram(_message.Message):
         chat_roles: _abc.Iterable[_builtins.str] | None = ...,
         code: Global___Code | None = ...,
         step_ms: _builtins.int = ...,
+        beside_share: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "ref", b"ref"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat_roles", b"chat_roles", "code", b"code", "deadline_unix_ms", b"deadline_unix_ms", "expected_output_tokens", b"expected_output_tokens", "model", b"model", "name", b"name", "operations", b"operations", "priority", b"priority", "ref", b"ref", "step_ms", b"step_ms", "tenant", b"tenant", "trace_context", b"trace_context", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beside_share", b"beside_share", "chat_roles", b"chat_roles", "code", b"code", "deadline_unix_ms", b"deadline_unix_ms", "expected_output_tokens", b"expected_output_tokens", "model", b"model", "name", b"name", "operations", b"operations", "priority", b"priority", "ref", b"ref", "step_ms", b"step_ms", "tenant", b"tenant", "trace_context", b"trace_context", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

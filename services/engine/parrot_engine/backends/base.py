@@ -258,6 +258,7 @@ class Backend(ABC):
         cache: bool = True,
         priority: int = 0,
         step_ms: float = 0.0,
+        beside_share: float = 0.0,
     ) -> AsyncGenerator[Step, None]:
         """Generates from a context; the last step has a finish reason.
 
@@ -270,6 +271,8 @@ class Backend(ABC):
             cache: as in `fill`.
             step_ms: from its first token on a step is to take no longer, whatever is prefilled beside
                 it; 0: it may.
+            beside_share: by what share of their time prompts without such a limit may lengthen its steps
+                on average; 0: as far as the limit lets them. A backend that can't hold to it does without.
 
         Raises:
             ContextError: see above.

@@ -3,6 +3,10 @@
 A step that prefills holds every output in its batch until it ends. While an output has a limit for its
 steps, the step takes only as many tokens as steps of lately say fit into it. Prompts that are as urgent
 themselves are not cut: what they wait, and all the steps with little in them, cost more than the others lose.
+
+A piece in every step would still make every step as long as that. An output may say what prompts that can
+wait may add to its steps on average: each piece of them is then a debt, which steps without one pay off. Few
+larger pieces with pauses between them cost less than many small ones, as a piece has a price of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import Final
 STEPS_KEPT: Final = 32
 LEAST_PREFILLED: Final = 32
 """A step prefills so many tokens, however short it is to be: what waits for its prefill gets on too."""
-TELLING: Final = 8
+TELLING: Final = 32
 """A step that prefilled fewer tokens than this says little of what one of them costs."""
 
 
@@ -24,6 +28,7 @@ class StepPace:
     def __init__(self) -> None:
         self._decode_s: deque[float] = deque(maxlen=STEPS_KEPT)
         self._token_s: deque[float] = deque(maxlen=STEPS_KEPT)
+        self._debt_s = 0.0
 
     @property
     def decode_ms(self) -> float:
@@ -37,9 +42,19 @@ class StepPace:
         elif prefilled >= TELLING:
             self._token_s.append(max(0.0, seconds - self.decode_ms / 1000) / prefilled)
 
-    def beside(self, limit_ms: float, urgent: int, most: int) -> int:
-        """The tokens a step may prefill beside outputs with a limit, of which `urgent` are wanted soon."""
-        return max(self.prefilled(limit_ms, most), min(urgent, most))
+    @property
+    def owes(self) -> bool:
+        """Prompts that can wait took more than their share, and pause."""
+        return self._debt_s > 0
+
+    def owe(self, tokens: int) -> None:
+        """Prompts that can wait were given so many tokens of a step."""
+        if tokens and self._token_s:
+            self._debt_s += tokens * statistics.median(self._token_s)
+
+    def pay(self, share: float) -> None:
+        """A step has passed, of whose time `share` is theirs; 0: they owe nobody anything."""
+        self._debt_s = max(0.0, self._debt_s - share * self.decode_ms / 1000) if share else 0.0
 
     def prefilled(self, limit_ms: float, most: int) -> int:
         """The tokens a step may prefill that is to take no longer than `limit_ms`; `most` at the most.

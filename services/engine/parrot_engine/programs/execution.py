@@ -95,7 +95,8 @@ class Execution:
 
     async def _run_script(self, script: Script, span: Span) -> None:
         press = self._tools.press
-        pending = any(part.source is not None and part.source.pending for part in script.parts())
+        sources = (part.source for part in script.parts())
+        pending = {source.variable_id for source in sources if source is not None and source.pending}
         async with (
             Inputs.of(self._program, press.finals, press.feeds, pending=pending) as inputs,
             AsyncExitStack() as shared,
@@ -208,6 +209,7 @@ class Execution:
             cache=self._tools.features.prefix_sharing,
             priority=self._program.priority,
             step_ms=self._program.step_ms,
+            beside_share=self._program.beside_share,
         )
         try:
             async with aclosing(steps):

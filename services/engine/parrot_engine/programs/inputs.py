@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,9 +47,13 @@ class Inputs:
     @classmethod
     @asynccontextmanager
     async def of(
-        cls, program: engine_pb2.RunProgram, finals: Finals, feeds: Feeds, *, pending: bool
+        cls, program: engine_pb2.RunProgram, finals: Finals, feeds: Feeds, *, pending: Collection[str]
     ) -> AsyncIterator[Inputs]:
         """The program's variables, heard from now on.
+
+        Args:
+            pending: those that may not be there yet. They are kept, or the feed would forget one that ends
+                before its turn to be read comes, and it would have to be asked for.
 
         Raises:
             Fault: `unavailable`, when the bus can't be reached.
@@ -58,7 +62,10 @@ class Inputs:
             yield cls(finals, None)
             return
         async with feeds.session(program.tenant, program.ref.session_id) as feed:
-            yield cls(finals, feed)
+            with ExitStack() as kept:
+                for variable_id in pending:
+                    kept.callback(feed.cursor(variable_id).close)
+                yield cls(finals, feed)
 
     async def look(self, source: engine_pb2.VariableSource) -> InputValue | None:
         """The variable's whole value, or None while it is pending.
@@ -101,7 +108,7 @@ class Inputs:
 
     def has_ended(self, source: engine_pb2.VariableSource) -> bool:
         """The variable's end is known, though its last piece may not have been read."""
-        return self._heard(source) is not None
+        return self._feed is not None and self._feed.has_ended(source.variable_id)
 
     def traces(self) -> Mapping[str, Mapping[str, str]]:
         """By variable, the W3C headers of the span that wrote it, as far as they are known."""

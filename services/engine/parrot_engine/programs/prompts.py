@@ -97,11 +97,14 @@ class Prompts:
         waited = False
         await self._open(step.context_id, step.parent_context_id)
         for part in step.parts:
-            if part.source is None or part.key in self._known:
-                await self._append(step.context_id, self._token_ids(part), private=part.private)
-            else:
-                await self._stream_in(step.context_id, part)
+            if part.source is not None and part.key not in self._known:
                 waited = True
+                if not self._inputs.has_ended(part.source):
+                    await self._stream_in(step.context_id, part)
+                    continue
+                # Computed with what comes after it: a fill for each of many would take a step for each.
+                await self._wait_for(part)
+            await self._append(step.context_id, self._token_ids(part), private=part.private)
         return waited
 
     async def open(self, step: GenerateStep) -> None:

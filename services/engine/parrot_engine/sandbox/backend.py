@@ -122,6 +122,7 @@ class SandboxBackend(Backend):
         cache: bool = True,
         priority: int = 0,
         step_ms: float = 0.0,
+        beside_share: float = 0.0,
     ) -> AsyncGenerator[Step, None]:
         raise UnsupportedError(_NO_MODEL)
 

@@ -60,7 +60,7 @@ class CodeExecution:
         try:
             with spans.call_span(self._program, info, self._tools.engine_id, self._arrived_ns) as span:
                 press = self._tools.press
-                async with Inputs.of(self._program, press.finals, press.feeds, pending=False) as inputs:
+                async with Inputs.of(self._program, press.finals, press.feeds, pending=()) as inputs:
                     texts = await self._read(inputs)
                     spans.link_inputs(span, inputs.traces())
                 self._laps.read()

@@ -52,6 +52,7 @@ class Dispatch:
         priority: lower ones run first.
         expected_output_tokens: of all outputs; 0: not known.
         step_ms: how long a step may take while its output is written; 0: as long as it likes.
+        beside_share: by what share prompts that can wait may lengthen those steps on average; 0: as they like.
         reason: why it goes to this engine; for people.
     """
 
@@ -68,6 +69,7 @@ class Dispatch:
     priority: int = 0
     expected_output_tokens: int = 0
     step_ms: int = 0
+    beside_share: float = 0.0
     reason: str = ""
 
     @property

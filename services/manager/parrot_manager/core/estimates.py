@@ -97,12 +97,20 @@ class Estimates:
         kind.heard = True
         self._learn_step(engine, kind, step_weight, step_ms)
 
-    def learn_call(self, engine: Engine, step_weight: float, usage: Usage, timings: Timings) -> None:
-        """A call ran on an engine, in a batch of so much weight."""
+    def learn_call(
+        self, engine: Engine, step_weight: float, usage: Usage, timings: Timings, *, cut: bool = False
+    ) -> None:
+        """A call ran on an engine, in a batch of so much weight.
+
+        `cut`: its prompt was computed in pieces, with pauses, for the sake of others: the time that took
+        says nothing of how fast the engine is.
+        """
         kind = self._kind(engine)
         # A call's decoding has the prefills of others in it; what engines say of their steps has not.
         if usage.output_tokens > 1 and not kind.heard:
             self._learn_step(engine, kind, step_weight, timings.decode_ms / usage.output_tokens)
+        if cut:
+            return
         computed = usage.prompt_tokens - usage.cached_tokens
         took_ms = timings.prefill_ms + timings.static_prefill_ms + timings.dynamic_prefill_ms
         kind.learn_prefill(computed, took_ms)

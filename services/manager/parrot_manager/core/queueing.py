@@ -226,6 +226,7 @@ def _program(turn: Turn, live: LiveSession, call: Call, placement: Placement) ->
         priority=placement.priority,
         expected_output_tokens=placement.expected_output_tokens,
         step_ms=placement.step_ms,
+        beside_share=placement.beside_share,
         reason=placement.reason,
     )
 

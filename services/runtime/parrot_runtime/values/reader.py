@@ -145,6 +145,12 @@ class SessionFeed:
         found = self._buffers.get(variable_id)
         return found.end if found is not None else None
 
+    def has_ended(self, variable_id: str) -> bool:
+        """Whether the variable is known to have ended, with its end here or not yet."""
+        found = self._buffers.get(variable_id)
+        heard = found is not None and (found.end is not None or found.announced is not None)
+        return heard or variable_id in self._forgotten
+
     def forgotten(self, variable_id: str) -> bool:
         """The variable has ended, and only the bus has its end."""
         return variable_id in self._forgotten

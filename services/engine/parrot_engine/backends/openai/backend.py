@@ -121,6 +121,7 @@ class OpenAIBackend(Backend):
         cache: bool = True,
         priority: int = 0,
         step_ms: float = 0.0,
+        beside_share: float = 0.0,
     ) -> AsyncGenerator[Step, None]:
         with self._contexts.use(context_id, parent_context_id, private_to) as context:
             body = self._body(sampling, context, cache_salt(context.tenant or private_to, cache=cache))

@@ -165,6 +165,7 @@ class SimBackend(Backend):
         cache: bool = True,
         priority: int = 0,
         step_ms: float = 0.0,
+        beside_share: float = 0.0,
     ) -> AsyncGenerator[Step, None]:
         with self._contexts.use(context_id, parent_context_id, private_to) as context:
             request = self._request(context, cache, private_to)

@@ -258,7 +258,7 @@ class Batch:
         urgent = sum(
             job.missing for job in jobs if isinstance(job, OutputJob) and job.step_ms and not job.decodes
         )
-        return self._steps.beside(limit_ms, urgent, most)
+        return max(self._steps.prefilled(limit_ms, most), min(urgent, most))
 
     def _continue(self, job: Job, left: int) -> int:
         """Computes what a running job may in this step; returns the prefilled tokens of that."""

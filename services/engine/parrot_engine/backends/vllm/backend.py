@@ -132,11 +132,18 @@ class VllmBackend(Backend):
         cache: bool = True,
         priority: int = 0,
         step_ms: float = 0.0,
+        beside_share: float = 0.0,
     ) -> AsyncGenerator[Step, None]:
         with self._contexts.use(context_id, parent_context_id, private_to) as context:
             resumed = self.tokenizer.encode_value(sampling.resumed) if sampling.guide else []
             errand = self._errand(
-                context, private_to, hold=hold, cache=cache, resumed=resumed, step_ms=step_ms
+                context,
+                private_to,
+                hold=hold,
+                cache=cache,
+                resumed=resumed,
+                step_ms=step_ms,
+                beside_share=beside_share,
             )
             params = output_params(sampling, errand)
             await check_guide(params, sampling)

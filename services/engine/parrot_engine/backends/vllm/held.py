@@ -146,6 +146,10 @@ class HeldContexts:
                 best = Hit(held, length)
         return best
 
+    def length(self, context_ids: Iterable[str]) -> int:
+        """The tokens of the longest of these that are held."""
+        return max((len(held.tokens) for held in map(self._held.get, context_ids) if held), default=0)
+
     def reclaimable(self, spared: Held | None) -> int:
         """Blocks that would come free if everything but `spared` were dropped."""
         kept = {block.block_id for block in spared.blocks} if spared else set()

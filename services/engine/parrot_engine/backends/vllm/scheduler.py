@@ -26,7 +26,7 @@ from parrot_engine.backends.vllm.forest import known_forest
 from parrot_engine.backends.vllm.grammar import Resumption
 from parrot_engine.backends.vllm.held import Held, HeldContexts, Hit
 from parrot_engine.backends.vllm.orphans import end_with_parent
-from parrot_engine.backends.vllm.turns import Turns
+from parrot_engine.backends.vllm.turns import Limit, Turns
 from parrot_engine.backends.vllm.wire import Books, Errand
 
 HELD_STATUSES: Final = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
@@ -67,7 +67,9 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         """Takes a request in."""
         errand = Errand.of(request)
         if errand is not None:
-            self.turns.add(request.request_id, errand.step_ms, ahead=errand.fill)
+            held = self.contexts.length((errand.context_id, errand.kv_parent_id)) if errand.step_ms else 0
+            limit = Limit(errand.step_ms, errand.beside_share, ahead=errand.fill, held_tokens=held)
+            self.turns.add(request.request_id, limit)
         super().add_request(request)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:

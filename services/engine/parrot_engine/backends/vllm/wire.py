@@ -25,6 +25,7 @@ class Errand:
         steps: in how many steps of its application the context will be used next.
         client: who has to be alive for the KV to stay held.
         step_ms: how long a step may take once the output has begun; 0: as long as it likes.
+        beside_share: by what share prompts without a limit may lengthen its steps on average; 0: see above.
     """
 
     context_id: str
@@ -38,6 +39,7 @@ class Errand:
     steps: float = 0.0
     client: str = ""
     step_ms: float = 0.0
+    beside_share: float = 0.0
 
     def to_wire(self) -> dict[str, Any]:
         """As `extra_args` of a request."""

@@ -118,7 +118,8 @@ class Books:
         self.contexts.filled(load, booking.held)
         self.estimates.learn_output(call, usage.output_tokens)
         step_weight = (booking.step_weight + load.step_weight) / 2
-        self.estimates.learn_call(load.engine, step_weight, usage, timings)
+        cut = booking.patient and load.urgent > 0
+        self.estimates.learn_call(load.engine, step_weight, usage, timings, cut=cut)
         load.pace = self.estimates.pace(load.engine)
         computed = usage.prompt_tokens - usage.cached_tokens
         self._charge(

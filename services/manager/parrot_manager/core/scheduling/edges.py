@@ -12,11 +12,13 @@ from parrot_manager.core.scheduling.cost import fits
 from parrot_manager.core.scheduling.decisions import explain_stream
 from parrot_manager.core.scheduling.engines import Booking, EngineLoad
 from parrot_manager.core.scheduling.placement import Choice, Demand
-from parrot_manager.core.scheduling.priority import priority, step_ms
+from parrot_manager.core.scheduling.priority import beside_share, priority, step_ms
 from parrot_manager.core.scheduling.streaming import Edge, worth_ms
 
 LOOKED_AT: Final = 16
 """Calls that are looked at in a step, in turns."""
+PIECES_COST: Final = 0.25
+"""What prefill costs more in pieces beside outputs than in one, as a share."""
 ENGINES: Final = 2
 """Engines that are looked at beside the producers' own."""
 
@@ -76,6 +78,7 @@ class Edges:
             demand.output.q50,
             tuple((one.variable_id, tokens) for one, tokens in zip(call.pending, made, strict=True)),
             step_ms(call, self._books.policy),
+            beside_share(call, self._books.policy),
         )
 
     def _producers(self, call: QueuedCall) -> list[tuple[str, Booking]]:
@@ -109,9 +112,12 @@ class Edges:
         if load.engine.id in call.avoid or not fits(load, need):
             return None
         hidden_ms, gain_ms = worth_ms(load, edge, cost.new_tokens, demand.output)
-        # The producers are of the same session, which has what it loses by their being slower.
-        others = max(0.0, load.hurry - edge.hurry.get(load.engine.id, 0.0))
-        gain = demand.weight * gain_ms - others * hidden_ms
+        # The producers are of the same session, which has what it loses by their being slower. The others
+        # wait for this prefill now or later; what they lose is what it costs more in pieces. Those that are
+        # more patient sit it out in any case.
+        own = edge.hurry.get(load.engine.id, 0.0)
+        others = max(0.0, load.hurry - own - (0.0 if demand.patient else load.patience))
+        gain = demand.weight * gain_ms - others * PIECES_COST * hidden_ms
         if gain <= 0:
             return None
         return gain - cost.total, hidden_ms, Choice(demand, load, cost, "")

@@ -89,6 +89,7 @@ class EngineLoad:
         idle_tokens: KV of shared contexts that none does.
         urgent: attempts that are not patient.
         hurry: what a ms weighs that all attempts lose.
+        patience: what of that the patient ones weigh.
         busy_until_ms: when it will have prefilled all that was sent there.
         turn: when it was last given a call, in placements.
         keys: where it stands in the orders of engines with room.
@@ -107,6 +108,7 @@ class EngineLoad:
     idle_tokens: int = 0
     urgent: int = 0
     hurry: float = 0.0
+    patience: float = 0.0
     busy_until_ms: float = 0.0
     turn: int = 0
     keys: dict[tuple[str, Kind], tuple[float, str]] = field(default_factory=dict)
@@ -142,6 +144,7 @@ class EngineLoad:
         self.private_tokens += booking.private_tokens
         self.urgent += not booking.patient
         self.hurry += booking.weight
+        self.patience += booking.weight if booking.patient else 0.0
         for name in booking.held:
             home = self.homes.get(name)
             if home is not None:
@@ -155,6 +158,8 @@ class EngineLoad:
             self.private_tokens -= booking.private_tokens
             self.urgent -= not booking.patient
             self.hurry = self.hurry - booking.weight if self.running else 0.0
+            patient = booking.weight if booking.patient else 0.0
+            self.patience = self.patience - patient if self.running else 0.0
             for name in booking.held:
                 home = self.homes.get(name)
                 if home is not None:

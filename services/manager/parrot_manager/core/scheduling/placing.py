@@ -11,7 +11,7 @@ from parrot_manager.core.scheduling.edges import Edges
 from parrot_manager.core.scheduling.hurry import is_overdue
 from parrot_manager.core.scheduling.placement import Choice
 from parrot_manager.core.scheduling.policies import SchedulingPolicy
-from parrot_manager.core.scheduling.priority import priority, step_ms
+from parrot_manager.core.scheduling.priority import beside_share, priority, step_ms
 from parrot_manager.core.scheduling.queue import Entry
 
 HELD_MS: Final = 5_000
@@ -174,6 +174,7 @@ class Placing:
             priority(call, self._policy),
             choice.demand.output.q50,
             step_ms=step_ms(call, self._policy),
+            beside_share=beside_share(call, self._policy),
         )
 
     def _place_held(self, key: tuple[str, str], now_ms: int, placements: list[Placement]) -> None:

@@ -35,10 +35,11 @@ class SchedulingPolicy:
             many others wait: this is what bounds its wait.
         latency_step_ms: where others run, throughput calls may not make steps longer than this, or than
             twice an idle step, as long as they have slack.
-        prefill_step_ms: while the output of a call that is no throughput call is written, a step of its
-            engine is to take no longer than this, whatever is prefilled beside it.
-        read_step_ms: the same for an output whose first token is what is wanted soon: it is read while it
-            is written, and few read more than four tokens a second.
+        step_ms: while the output of a call that is no throughput call is written, a step of its engine is
+            to take no longer than this, whatever is prefilled beside it: few read more than four tokens a
+            second.
+        beside_share: by what share throughput calls' prompts may lengthen those steps on average. An output
+            that is read while it is written is not hurried so: nobody reads faster for it.
         reserved_share: of an engine's places, those that throughput calls leave free.
         share_tokens: a prefix of fewer tokens is not worth a shared context of its own.
         lookahead: calls that are tried for a place when the first in order has none.
@@ -57,8 +58,8 @@ class SchedulingPolicy:
     decode_weight: float = 4.0
     overdue_share: int = 4
     latency_step_ms: float = 40.0
-    prefill_step_ms: int = 80
-    read_step_ms: int = 240
+    step_ms: int = 240
+    beside_share: float = 0.25
     reserved_share: float = 1 / 16
     share_tokens: int = 64
     lookahead: int = 8

@@ -21,9 +21,16 @@ def priority(call: QueuedCall, policy: SchedulingPolicy) -> int:
     return patient * _SPAN + objective.latest_start_ms // _UNIT_MS % _SPAN
 
 
+def beside_share(call: QueuedCall, policy: SchedulingPolicy) -> float:
+    """By what share prompts that can wait may lengthen the steps of its output; 0: as they like."""
+    objective = call.objective
+    hurried = objective is not None and objective.kind is ObjectiveKind.LATENCY
+    return policy.beside_share if hurried and policy.objectives else 0.0
+
+
 def step_ms(call: QueuedCall, policy: SchedulingPolicy) -> int:
     """How long a step may take while the call's output is written; 0: as long as it likes."""
     objective = call.objective
     if objective is None or objective.kind is ObjectiveKind.THROUGHPUT or not policy.objectives:
         return 0
-    return policy.read_step_ms if objective.kind is ObjectiveKind.TTFT else policy.prefill_step_ms
+    return policy.step_ms
