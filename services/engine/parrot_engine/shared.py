@@ -37,12 +37,20 @@ class Prefix:
     Attributes:
         tokens: all that it holds, its parent's included.
         steps_to_next_use: as the manager reckons; None: it did not say.
+        ancestors: the shared contexts that it begins with.
+        goes_on: the same program begins a longer one with it, whose KV its own is part of.
+        priority, step_ms, ahead: of the program, for the fill; see `Backend.fill`.
     """
 
     context_id: str
     prefix_hash: str
     tokens: Sequence[int]
     steps_to_next_use: float | None = None
+    ancestors: tuple[str, ...] = ()
+    goes_on: bool = False
+    priority: int = 0
+    step_ms: float = 0.0
+    ahead: bool = False
 
     @property
     def digest(self) -> bytes:
@@ -144,7 +152,8 @@ class SharedContexts:
         )
         try:
             await fill()
-            await self._backend.fill((), prefix.context_id)
+            if not prefix.goes_on:
+                await self._compute(prefix)
         except BaseException:
             try:
                 await asyncio.shield(self._backend.free_context(prefix.context_id))
@@ -153,10 +162,35 @@ class SharedContexts:
                 del self._contexts[prefix.context_id]
                 found.filled.set()
             raise
-        found.in_kv = True
         found.filled.set()
-        self._tell((prefix.context_id,), ())
+        if not prefix.goes_on:
+            self._tell(self._now_in_kv(prefix.context_id, *prefix.ancestors), ())
         return found
+
+    async def _compute(self, prefix: Prefix) -> None:
+        """Computes the KV, in one fill with that of the contexts it begins with that have none yet: a fill
+        for each would take a step for each.
+        """
+        await self._backend.fill(
+            (),
+            prefix.context_id,
+            priority=prefix.priority,
+            step_ms=prefix.step_ms,
+            ahead=prefix.ahead,
+            ancestors=[name for name in prefix.ancestors if not self._backend.holds(name)],
+        )
+
+    def _now_in_kv(self, context_id: str, *ancestors: str) -> list[str]:
+        """Notes whose KV is there; returns of whom that is news."""
+        self._contexts[context_id].in_kv = True
+        news = [
+            name
+            for name in ancestors
+            if name in self._contexts and not self._contexts[name].in_kv and self._backend.holds(name)
+        ]
+        for name in news:
+            self._contexts[name].in_kv = True
+        return [*news, context_id]
 
     async def _expect(self, prefix: Prefix) -> None:
         if prefix.steps_to_next_use is not None:

@@ -53,6 +53,35 @@ async def test_what_is_held_is_cached_exactly_its_partial_tail_included(backend:
     assert await cached_tokens(backend, new_id(), child) == length + 19
 
 
+@pytest.mark.parametrize("tail", [0, 13])
+async def test_a_fill_holds_what_its_ancestors_need_of_it(backend: Backend, tail: int) -> None:
+    length = 2 * backend.info.block_tokens + tail
+    first, second, third = (unique_tokens(backend, size) for size in (length, 50, 20))
+    root, middle, leaf = (new_id() for _ in range(3))
+    await backend.fill(first, root, lazy=True)
+    await backend.fill(second, middle, root, lazy=True)
+    filled = await backend.fill(third, leaf, middle, ancestors=[middle, root])
+    assert (filled.computed_tokens, filled.cached_tokens) == (length + 70, 0), "one fill computes all"
+    assert [backend.holds(name) for name in (root, middle, leaf)] == [True] * 3
+    await backend.free_context(leaf)
+    assert (await backend.fill(first[:7], new_id(), root)).cached_tokens >= length
+    assert (await backend.fill(first[:7], new_id(), middle)).cached_tokens >= length + 50
+    await backend.audit()
+
+
+async def test_an_ancestor_that_is_freed_meanwhile_holds_nothing(backend: Backend) -> None:
+    before = (await backend.audit()).held_blocks
+    root, leaf = new_id(), new_id()
+    await backend.fill(unique_tokens(backend, 100), root, lazy=True)
+    filling = asyncio.create_task(backend.fill(unique_tokens(backend, 400), leaf, root, ancestors=[root]))
+    await until_busy(backend)
+    await backend.free_context(root)
+    await filling
+    await backend.free_context(leaf)
+    assert not backend.holds(root)
+    await until_audit(backend, lambda audit: audit.held_blocks == before)
+
+
 async def test_nested_fills_each_begin_where_their_parent_is(backend: Backend) -> None:
     length, parent = 0, ""
     for size in (45, 70, 5, 100):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.integration.engine.harness import Reports, Session, programs_on, text_of
 from tests.support.eventually import eventually
 from tests.support.metrics import collected
 
-from parrot_engine.backends.base import Backend
+from parrot_engine.backends.base import Backend, FillResult
 from parrot_engine.backends.sim import SimBackend, SimOptions
 from parrot_engine.metrics import Gauges
 from parrot_engine.programs.table import Programs
@@ -64,6 +66,46 @@ async def test_programs_that_come_together_fill_a_shared_context_once(
     told = [event.contexts for event in reports.events if event.WhichOneof("event") == "contexts"]
     assert [c.context_id for event in told for c in event.contexts] == [f"shared/{shared}"]
     assert [name for event in told for name in event.gone] == [f"shared/{shared}"]
+
+
+async def test_shared_contexts_within_each_other_are_computed_in_one_fill(
+    programs: Programs,
+    reports: Reports,
+    session: Session,
+    sim_backend: SimBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fills: list[str] = []
+    fill = sim_backend.fill
+
+    async def watched(token_ids: Sequence[int], context_id: str, *more: Any, **settings: Any) -> FillResult:
+        if not settings.get("lazy"):
+            fills.append(context_id)
+        return await fill(token_ids, context_id, *more, **settings)
+
+    monkeypatch.setattr(sim_backend, "fill", watched)
+    names = ["shared/1", "shared/2", "shared/3"]
+    for number in range(3):
+        texts = [session.text(f"{SYSTEM} Part {place}. ") for place in range(3)]
+        tail = session.text(f" Question {number}?")
+        program = session.program(*texts, tail, session.output(f"y{number}"), call_id=f"c{number}")
+        for place, name in enumerate(names):
+            program.operations[place].fill.context_id = name
+            program.operations[place].fill.shared.prefix_hash = f"h{place}"
+            program.operations[place + 1].fill.parent_context_id = name
+        programs.start(program)
+    for number in range(3):
+        assert (await reports.kind("done", f"c{number}")).done.usage.prompt_tokens > 3 * len(SYSTEM)
+    assert fills == ["shared/3"]
+    assert [(found.context_id, found.in_kv) for found in shared_of(programs).messages()] == [
+        (name, True) for name in names
+    ]
+    told = [event.contexts for event in reports.events if event.WhichOneof("event") == "contexts"]
+    assert sorted((c.context_id, c.in_kv) for event in told for c in event.contexts) == [
+        (name, True) for name in names
+    ]
+    await shared_of(programs).free(names)
+    assert ((await sim_backend.audit()).held_blocks, sim_backend.stats().contexts) == (0, 0)
 
 
 async def test_sharing_changes_no_token(

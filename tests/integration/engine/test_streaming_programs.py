@@ -437,7 +437,7 @@ async def test_an_input_that_ended_while_another_one_was_waited_for_comes_at_onc
     pen = Pen(bus, session.names.session_id, "b")
     await pen.write("second")
     await pen.end()
-    await eventually(lambda: feed.forgotten("b"))
+    await eventually(lambda: feed.has_ended("b"))
     async with asyncio.timeout(4):
         await session.set(bus, "a", "first ")
         assert (await reports.kind("done", "c")).done.usage.prompt_tokens == len("first second")
@@ -475,7 +475,7 @@ async def test_a_cancel_that_comes_with_news_is_not_lost(
 ) -> None:
     programs.start(consumer(session))
     feed = await feed_of(programs, session)
-    await eventually(lambda: feed.buffer("x").cursors == 1)
+    await eventually(lambda: feed.buffer("x").cursors == 2)
     feed.offer("x", 1, 0, "The harbour opens at dawn. ")
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from tests.support.toy_engine import (
     numbers,
 )
 
-from parrot_engine.backends.vllm.wire import Books, Errand
+from parrot_engine.backends.vllm.wire import Ancestor, Books, Errand
 
 pytestmark = [
     pytest.mark.vllm,
@@ -278,6 +278,17 @@ class _World:
             **what,
         )
 
+    def ancestors(self, context: str) -> list[Ancestor]:
+        """What the context was forked from and what is idle of it: its KV is to be held for them too."""
+        parent = self.parents[context]
+        busy = {name for name, *_ in self.pending.values()}
+        begins = parent in self.tokens and parent not in busy
+        if not begins or self.tokens[context][: len(self.tokens[parent])] != self.tokens[parent]:
+            return []
+        tenant, public = self.private[parent]
+        length = len(self.tokens[parent])
+        return [Ancestor(parent, length, tenant, public if tenant else length)] if length else []
+
     def fill(self) -> None:
         context = self.target()
         prompt = self.tokens[context] + numbers(self.source.randrange(1, 20), self.source.randrange(3))
@@ -296,8 +307,14 @@ class _World:
 
     def send(self, context: str, prompt: list[int], max_tokens: int, *, fill: bool) -> None:
         # Some are urgent, and of those some can't have the steps they want.
-        step_ms = self.source.choice((0.0, 1e-6, 1e6))
-        errand = self.errand(context, fill=fill, step_ms=step_ms)
+        errand = self.errand(
+            context,
+            fill=fill,
+            step_ms=self.source.choice((0.0, 1e-6, 1e6)),
+            beside_share=self.source.choice((0.0, 0.25)),
+            ahead=fill and self.source.random() < 0.5,
+            ancestors=self.ancestors(context) if fill else [],
+        )
         name = self.engine.submit(list(prompt), errand, max_tokens, self.source.randrange(3))
         self.pending[name] = context, list(prompt), max_tokens, fill
 

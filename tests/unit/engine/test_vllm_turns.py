@@ -56,7 +56,7 @@ def test_what_is_filled_ahead_for_an_urgent_output_goes_before_what_is_not(make:
     engine = make(80)
     slow = engine.submit(numbers(60, 3), Errand("slow"), 1)
     engine.step()
-    ahead = Errand("next", hold=True, fill=True, step_ms=1e6)
+    ahead = Errand("next", hold=True, fill=True, step_ms=1e6, ahead=True)
     fill = engine.submit(numbers(STEP_TOKENS, 4), ahead, 1)
     while fill not in engine.finished:
         engine.step()

@@ -138,3 +138,11 @@ def test_what_is_known_of_an_engines_prefills_counts_before_its_steps_do() -> No
     estimates.learn_call(one, 100.0, Usage(1_000, 0, 1), Timings(prefill_ms=2_000))
     assert estimates.pace(one).prefill_per_ms == pytest.approx(0.5)
     assert estimates.duration_ms(call(output=1), 1_000) >= 2_000
+
+
+def test_a_prompt_that_was_computed_in_pieces_for_the_sake_of_others_tells_nothing_of_the_rate() -> None:
+    estimates, one = Estimates(), engine("e")
+    estimates.learn_call(one, 100.0, Usage(1_000, 0, 1), Timings(prefill_ms=100))
+    for _ in range(20):
+        estimates.learn_call(one, 100.0, Usage(1_000, 0, 1), Timings(prefill_ms=9_000), cut=True)
+    assert estimates.pace(one).prefill_per_ms == pytest.approx(10)

@@ -239,6 +239,20 @@ def test_calls_that_can_wait_keep_back_only_consumers_that_can_too(
     assert [placement.call.key for placement in site.place()] == ([consumer.key] if kind is latency else [])
 
 
+@pytest.mark.parametrize("kind", [latency, throughput])
+def test_a_consumer_goes_ahead_however_many_run_there_that_are_more_patient(
+    kind: Callable[[], Objective],
+) -> None:
+    site = Site.of(engine("a", capacity=64))
+    producer = call(objective=replace(latency(), ideal_ms=60_000), output=400)
+    site.ready(producer, *(call(objective=replace(kind(), ideal_ms=0), prompt=10) for _ in range(30)))
+    site.place()
+    assert site.counts()["a"] > 20
+    consumer = replace(edge(site, producer, prompt=3_000), objective=replace(latency(), ideal_ms=60_000))
+    site.ready(consumer)
+    assert [placement.call.key for placement in site.place()] == ([] if kind is latency else [consumer.key])
+
+
 def test_a_consumer_that_went_ahead_takes_a_place_when_its_inputs_have_come() -> None:
     site = Site.of(engine("a", capacity=2))
     producer = call(objective=latency(), output=400)

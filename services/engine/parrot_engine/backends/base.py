@@ -229,6 +229,8 @@ class Backend(ABC):
         cache: bool = True,
         priority: int = 0,
         step_ms: float = 0.0,
+        ahead: bool = False,
+        ancestors: Sequence[str] = (),
     ) -> FillResult:
         """Appends tokens to a context.
 
@@ -239,6 +241,9 @@ class Backend(ABC):
             cache: False: uses no KV but what is held for this context or its parent.
             priority: lower ones run first.
             step_ms: see `generate`; a fill for an output with a limit goes before those that have none.
+            ahead: that output waits for something else too: nobody waits for the fill yet.
+            ancestors: contexts that it was forked from, directly or not: their KV, which is the beginning
+                of its own, is held for them as well.
 
         Raises:
             ContextError: see above.

@@ -137,6 +137,7 @@ class Prefill:
             cache=target.cache,
             priority=target.priority,
             step_ms=target.step_ms,
+            ahead=True,
         )
         self._spent.add(result, (time.monotonic() - started) * 1000, dynamic=dynamic)
         if self._claim.dropped:

@@ -234,7 +234,18 @@ class Prompts:
                 private_to = self._program.tenant if private else ""
                 await self._backend.fill(token_ids, context_id, parent_id, private_to=private_to, lazy=True)
 
-        prefix = Prefix(context_id, shared.prefix_hash, tokens, shared.steps_to_next_use or None)
+        waits = any(part.source is not None and part.key not in self._known for part in self._script.parts())
+        prefix = Prefix(
+            context_id,
+            shared.prefix_hash,
+            tokens,
+            shared.steps_to_next_use or None,
+            priority=self._program.priority,
+            step_ms=self._program.step_ms,
+            ancestors=self._script.shared_before(step),
+            goes_on=self._script.goes_on_shared(step),
+            ahead=waits,
+        )
         await stack.enter_async_context(self._tools.shared.using(prefix, fill))
         self._claim.shared[context_id] = sum(len(token_ids) for token_ids, _ in own)
         self._tokens[context_id] = tokens

@@ -78,6 +78,25 @@ class Script:
             if isinstance(step, FillStep):
                 yield from step.parts
 
+    def shared_before(self, step: FillStep) -> tuple[str, ...]:
+        """The shared contexts that a step's context was forked from, the nearest first."""
+        shared = {one.context_id: one for one in self.steps if isinstance(one, FillStep) and one.shared}
+        found: list[str] = []
+        parent = shared.get(step.parent_context_id)
+        while parent is not None and parent.context_id not in found:
+            found.append(parent.context_id)
+            parent = shared.get(parent.parent_context_id)
+        return tuple(found)
+
+    def goes_on_shared(self, step: FillStep) -> bool:
+        """Whether another shared context is forked from a step's."""
+        return any(
+            isinstance(one, FillStep)
+            and one.shared is not None
+            and one.parent_context_id == step.context_id
+            for one in self.steps
+        )
+
     def context_ids(self) -> set[str]:
         """The contexts that are the program's own."""
         shared = {step.context_id for step in self.steps if isinstance(step, FillStep) and step.shared}

@@ -108,6 +108,8 @@ class SandboxBackend(Backend):
         cache: bool = True,
         priority: int = 0,
         step_ms: float = 0.0,
+        ahead: bool = False,
+        ancestors: Sequence[str] = (),
     ) -> FillResult:
         raise UnsupportedError(_NO_MODEL)
 

@@ -105,6 +105,8 @@ class OpenAIBackend(Backend):
         cache: bool = True,
         priority: int = 0,
         step_ms: float = 0.0,
+        ahead: bool = False,
+        ancestors: Sequence[str] = (),
     ) -> FillResult:
         with self._contexts.use(context_id, parent_context_id, private_to) as context:
             context.append(token_ids, private_to)

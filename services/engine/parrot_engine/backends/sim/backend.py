@@ -144,6 +144,8 @@ class SimBackend(Backend):
         cache: bool = True,
         priority: int = 0,
         step_ms: float = 0.0,
+        ahead: bool = False,
+        ancestors: Sequence[str] = (),
     ) -> FillResult:
         with self._contexts.use(context_id, parent_context_id, private_to) as context:
             context.append(token_ids, private_to)
@@ -151,6 +153,8 @@ class SimBackend(Backend):
                 return FillResult(len(token_ids), len(context.tokens))
             cached = await self._compute(context, cache, priority)
             context.held = True
+            for one in filter(None, map(self._contexts.get, ancestors)):
+                one.held = self._memory.hold_beginning(one.context_id, context.context_id, len(one.tokens))
             length = len(context.tokens)
             return FillResult(len(token_ids), length, length - cached, cached)
 

@@ -135,6 +135,23 @@ class KvMemory:
         request.blocks = []
         request.computed = 0
 
+    def hold_beginning(self, context_id: str, of: str, length: int) -> bool:
+        """Holds the first tokens of what another context holds; False: they are not there any more."""
+        whole = self._held.get(of)
+        if whole is None or not 0 < length <= len(whole.tokens):
+            return False
+        blocks = whole.blocks[: self._blocks_for(length)]
+        self._change(self._held_owners, blocks, 1)
+        self.release(context_id)
+        self._held[context_id] = _Held(
+            whole.tokens[:length],
+            min(whole.public_tokens, length),
+            whole.tenant if whole.public_tokens < length else "",
+            blocks,
+            whole.names[: length // self._size],
+        )
+        return True
+
     def holds(self, context_id: str, tokens: array[int]) -> bool:
         """Whether the KV of all of `tokens` is held for a context; counts as a use if so."""
         held = self._held.get(context_id)

@@ -29,7 +29,7 @@ from parrot_engine.backends.vllm.arguments import sequences
 from parrot_engine.backends.vllm.link import DEATH_POLL_S, VllmLink
 from parrot_engine.backends.vllm.options import VllmOptions
 from parrot_engine.backends.vllm.parameters import check_guide, fill_params, output_params, step_of
-from parrot_engine.backends.vllm.wire import Books, Errand
+from parrot_engine.backends.vllm.wire import Ancestor, Books, Errand
 from parrot_engine.models import ModelError, find_model
 from parrot_engine.text.tokens import ModelTokenizer, TokenizerError
 
@@ -111,6 +111,8 @@ class VllmBackend(Backend):
         cache: bool = True,
         priority: int = 0,
         step_ms: float = 0.0,
+        ahead: bool = False,
+        ancestors: Sequence[str] = (),
     ) -> FillResult:
         with self._contexts.use(context_id, parent_context_id, private_to) as context:
             context.append(token_ids, private_to)
@@ -119,7 +121,8 @@ class VllmBackend(Backend):
                 return result
             if self._known(context_id).held_tokens == len(context.tokens):
                 return replace(result, cached_tokens=len(context.tokens))
-            return await self._compute(context, result, cache, priority, step_ms)
+            ways = {"cache": cache, "step_ms": step_ms, "ahead": ahead}
+            return await self._compute(context, result, priority, ancestors, **ways)
 
     async def generate(
         self,
@@ -213,16 +216,30 @@ class VllmBackend(Backend):
         return self._link
 
     async def _compute(
-        self, context: Context, result: FillResult, cache: bool, priority: int, step_ms: float = 0.0
+        self,
+        context: Context,
+        result: FillResult,
+        priority: int,
+        ancestors: Sequence[str] = (),
+        **ways: Any,
     ) -> FillResult:
-        """Computes a context's KV as far as it is not there, and holds it."""
-        errand = self._errand(context, hold=True, fill=True, cache=cache, step_ms=step_ms)
+        """Computes a context's KV as far as it is not there, and holds it; `ways`: of its errand."""
+        begins = [found for found in map(self._contexts.get, ancestors) if found is not None]
+        errand = self._errand(
+            context, hold=True, fill=True, ancestors=[self._ancestor(one) for one in begins], **ways
+        )
         tokens = self._fillable(context)
         cached = 0
         async with aclosing(self._outputs(tokens, fill_params(errand), priority)) as outputs:
             async for output in outputs:
                 cached = output.num_cached_tokens or 0
-        self._known(context.context_id).held_tokens = len(context.tokens)
+        for one in (context, *begins):
+            if one is context or self._contexts.get(one.context_id) is one:
+                one.held = True
+                self._known(one.context_id).held_tokens = len(one.tokens)
+            else:
+                # It was freed meanwhile.
+                self._let_go(one.context_id)
         return replace(result, computed_tokens=len(tokens) - cached, cached_tokens=cached)
 
     def _fillable(self, context: Context) -> Sequence[int]:
@@ -238,9 +255,14 @@ class VllmBackend(Backend):
         """Makes sure that what an output left is held."""
         if last.finish_reason == "stop_text":
             # vLLM finds stop texts on this side and aborts the request: nothing was held.
-            await self._compute(context, FillResult(0, len(context.tokens)), cache, priority)
+            await self._compute(context, FillResult(0, len(context.tokens)), priority, cache=cache)
         else:
             self._known(context.context_id).held_tokens = len(context.tokens) - 1
+
+    def _ancestor(self, context: Context) -> Ancestor:
+        steps = self._known(context.context_id).steps
+        length = len(context.tokens)
+        return Ancestor(context.context_id, length, context.tenant, context.public_tokens, steps)
 
     def _errand(self, context: Context, private_to: str = "", **what: Any) -> Errand:
         context.held = context.held or bool(what.get("hold"))

@@ -27,7 +27,7 @@ from parrot_engine.backends.vllm.grammar import Resumption
 from parrot_engine.backends.vllm.held import Held, HeldContexts, Hit
 from parrot_engine.backends.vllm.orphans import end_with_parent
 from parrot_engine.backends.vllm.turns import Limit, Turns
-from parrot_engine.backends.vllm.wire import Books, Errand
+from parrot_engine.backends.vllm.wire import Ancestor, Books, Errand
 
 HELD_STATUSES: Final = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 
@@ -68,7 +68,7 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         errand = Errand.of(request)
         if errand is not None:
             held = self.contexts.length((errand.context_id, errand.kv_parent_id)) if errand.step_ms else 0
-            limit = Limit(errand.step_ms, errand.beside_share, ahead=errand.fill, held_tokens=held)
+            limit = Limit(errand.step_ms, errand.beside_share, ahead=errand.ahead, held_tokens=held)
             self.turns.add(request.request_id, limit)
         super().add_request(request)
 
@@ -151,20 +151,22 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
         # Steps that are still under way count as computed; their tokens are placeholders.
         computed = request.num_computed_tokens - request.num_output_placeholders
         length = min(computed, request.num_prompt_tokens if errand.fill else request.num_tokens)
-        if length <= 0:
-            # It ended while it was preempted: its KV is gone.
-            self.contexts.note_lost(errand.context_id)
-            return
+        own = Ancestor(errand.context_id, length, errand.tenant, errand.public_tokens, errand.steps)
         blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks[0]
-        self.contexts.hold(
-            errand.context_id,
-            request._all_token_ids[:length],
-            blocks[: -(-length // self.block_size)],
-            client=errand.client,
-            tenant=errand.tenant,
-            public_tokens=errand.public_tokens,
-            steps=errand.steps,
-        )
+        for one in (*errand.ancestors, own):
+            if not 0 < one.length <= length:
+                # It ended while it was preempted: its KV is gone.
+                self.contexts.note_lost(one.context_id)
+                continue
+            self.contexts.hold(
+                one.context_id,
+                request._all_token_ids[: one.length],
+                blocks[: -(-one.length // self.block_size)],
+                client=errand.client,
+                tenant=one.tenant,
+                public_tokens=one.public_tokens,
+                steps=one.steps,
+            )
 
     def _allocate_or_make_room(self, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
         """`KVCacheManager.allocate_slots`, which drops held contexts before it says no."""

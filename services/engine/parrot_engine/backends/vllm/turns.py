@@ -25,7 +25,7 @@ class Limit:
 
     Attributes:
         step_ms: 0: it is in no hurry, and asks for nothing.
-        ahead: it is a fill, and the output it is for waits for its inputs.
+        ahead: it is a fill, and the output it is for waits for its inputs still.
         held_tokens: of its prompt, those whose KV is likely to be there.
     """
 

@@ -11,6 +11,17 @@ KEY: Final = "parrot"
 
 
 @dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A context that another one begins with; `length` in tokens, the rest as in an `Errand`."""
+
+    context_id: str
+    length: int
+    tenant: str = ""
+    public_tokens: int = 0
+    steps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Errand:
     """What a request means for the contexts.
 
@@ -25,6 +36,8 @@ class Errand:
         steps: in how many steps of its application the context will be used next.
         client: who has to be alive for the KV to stay held.
         step_ms: how long a step may take once the output has begun; 0: as long as it likes.
+        ahead: nobody waits for it yet.
+        ancestors: contexts whose KV is the beginning of this one's, and is held for them too.
         beside_share: by what share prompts without a limit may lengthen its steps on average; 0: see above.
     """
 
@@ -40,6 +53,8 @@ class Errand:
     client: str = ""
     step_ms: float = 0.0
     beside_share: float = 0.0
+    ahead: bool = False
+    ancestors: list[Ancestor] = field(default_factory=list)
 
     def to_wire(self) -> dict[str, Any]:
         """As `extra_args` of a request."""
@@ -49,7 +64,9 @@ class Errand:
     def of(cls, request: Any) -> Errand | None:
         """The errand of one of vLLM's requests; None: it has none."""
         wire = ((request.sampling_params and request.sampling_params.extra_args) or {}).get(KEY)
-        return None if wire is None else cls(**wire)
+        if wire is None:
+            return None
+        return cls(**{**wire, "ancestors": [Ancestor(**one) for one in wire["ancestors"]]})
 
 
 @dataclass(frozen=True, slots=True)
