@@ -108,6 +108,24 @@ async def test_shared_contexts_within_each_other_are_computed_in_one_fill(
     assert ((await sim_backend.audit()).held_blocks, sim_backend.stats().contexts) == (0, 0)
 
 
+async def test_a_shared_context_is_computed_while_the_one_within_which_it_begins_waits_for_its_input(
+    programs: Programs, reports: Reports, session: Session, bus: Bus, sim_backend: SimBackend
+) -> None:
+    program = session.program(
+        session.text(SYSTEM), session.pending("x"), session.text(" So?"), session.output("y"), call_id="c"
+    )
+    for place, name in enumerate(("shared/1", "shared/2")):
+        program.operations[place].fill.context_id = name
+        program.operations[place].fill.shared.prefix_hash = f"h{place}"
+        program.operations[place + 1].fill.parent_context_id = name
+    programs.start(program)
+    await eventually(lambda: sim_backend.holds("shared/1"))
+    assert not sim_backend.holds("shared/2")
+    await session.set(bus, "x", "It is raining.")
+    await reports.kind("done", "c")
+    assert sim_backend.holds("shared/2")
+
+
 async def test_sharing_changes_no_token(
     session: Session, bus: Bus, programs: Programs, reports: Reports, sim_backend: SimBackend
 ) -> None:

@@ -1,8 +1,9 @@
-"""What prompts that can wait may add to the steps of an application in a hurry, on a clock of the test's own."""
+"""What prompts that can wait add to the steps of an application in a hurry, on a clock of the test's own."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -45,7 +46,7 @@ class Prompt:
 
 @dataclass
 class Machine:
-    """Steps as vLLM would take them: what runs first, in the order in which it came, then what waits, by priority."""
+    """Steps as vLLM takes them: first what runs, in the order in which it came, then what waits."""
 
     module: ModuleType
     turns: Any = None
@@ -99,7 +100,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     from parrot_engine.backends.vllm import turns
 
     made = Machine(turns, turns.Turns(MOST))
-    monkeypatch.setattr(turns.time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
     return made
 
 
@@ -137,7 +138,9 @@ def test_prompts_that_can_wait_lengthen_the_steps_by_their_share_and_get_on(
     assert sum(pieces) > LEAST_PREFILLED
     if share:
         assert longer == pytest.approx(share, rel=0.3)
-        assert statistics.median(pieces) > 4 * LEAST_PREFILLED, "few large ones cost less than many small ones"
+        assert statistics.median(pieces) > 4 * LEAST_PREFILLED, (
+            "few large ones cost less than many small ones"
+        )
     else:
         assert longer > 2
 

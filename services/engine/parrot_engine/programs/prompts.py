@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing
 from hashlib import blake2b
 from typing import Final
@@ -234,7 +234,8 @@ class Prompts:
                 private_to = self._program.tenant if private else ""
                 await self._backend.fill(token_ids, context_id, parent_id, private_to=private_to, lazy=True)
 
-        waits = any(part.source is not None and part.key not in self._known for part in self._script.parts())
+        # What has to wait for its inputs computes what is before them meanwhile.
+        goes_on = any(not self._lacks(later.parts) for later in self._script.shared_after(step))
         prefix = Prefix(
             context_id,
             shared.prefix_hash,
@@ -243,14 +244,18 @@ class Prompts:
             priority=self._program.priority,
             step_ms=self._program.step_ms,
             ancestors=self._script.shared_before(step),
-            goes_on=self._script.goes_on_shared(step),
-            ahead=waits,
+            goes_on=goes_on,
+            ahead=self._lacks(self._script.parts()),
         )
         await stack.enter_async_context(self._tools.shared.using(prefix, fill))
         self._claim.shared[context_id] = sum(len(token_ids) for token_ids, _ in own)
         self._tokens[context_id] = tokens
         self._inherited[context_id] = len(tokens)
         return waited
+
+    def _lacks(self, parts: Iterable[Part]) -> bool:
+        """Whether some of these have no value yet."""
+        return any(part.source is not None and part.key not in self._known for part in parts)
 
     async def _wait_for(self, part: Part) -> None:
         """Waits for a pending variable's whole value."""

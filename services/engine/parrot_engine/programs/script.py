@@ -88,13 +88,12 @@ class Script:
             parent = shared.get(parent.parent_context_id)
         return tuple(found)
 
-    def goes_on_shared(self, step: FillStep) -> bool:
-        """Whether another shared context is forked from a step's."""
-        return any(
-            isinstance(one, FillStep)
-            and one.shared is not None
-            and one.parent_context_id == step.context_id
+    def shared_after(self, step: FillStep) -> tuple[FillStep, ...]:
+        """The fills of shared contexts that are forked from a step's."""
+        return tuple(
+            one
             for one in self.steps
+            if isinstance(one, FillStep) and one.shared and one.parent_context_id == step.context_id
         )
 
     def context_ids(self) -> set[str]:

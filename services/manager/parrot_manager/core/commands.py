@@ -52,7 +52,8 @@ class Dispatch:
         priority: lower ones run first.
         expected_output_tokens: of all outputs; 0: not known.
         step_ms: how long a step may take while its output is written; 0: as long as it likes.
-        beside_share: by what share prompts that can wait may lengthen those steps on average; 0: as they like.
+        beside_share: by what share prompts that can wait may lengthen those steps on average; 0: as they
+            like.
         reason: why it goes to this engine; for people.
     """
 

@@ -37,8 +37,8 @@ class Limit:
 
 NO_LIMIT: Final = Limit()
 LINGER_S: Final = 0.05
-"""So long after an output of an application in a hurry steps stay short: the call that reads it comes a moment
-later, and would find itself behind a step full of prompts that can wait."""
+"""So long after an output of an application in a hurry steps stay short: the call that reads it comes a
+moment later, and would find itself behind a step full of prompts that can wait."""
 
 
 @dataclass(slots=True)

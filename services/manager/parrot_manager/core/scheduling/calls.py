@@ -89,7 +89,8 @@ class Placement:
         expected_output_tokens: of all outputs; 0: not known.
         pending: inputs that are still being made, with about how many tokens each will have.
         step_ms: how long a step may take while its output is written; 0: as long as it likes.
-        beside_share: by what share prompts that can wait may lengthen those steps on average; 0: as they like.
+        beside_share: by what share prompts that can wait may lengthen those steps on average; 0: as they
+            like.
     """
 
     call: QueuedCall
