@@ -18,7 +18,7 @@ import parrot as P
 
 STARTS_WITHIN_S = 300
 """Two engines on two busy cores."""
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(STARTS_WITHIN_S + 120)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2 * STARTS_WITHIN_S)]
 
 STEPS = 24
 """So many that no output ends before its engine does, however late a busy machine reads it."""
