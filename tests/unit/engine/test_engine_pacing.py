@@ -64,3 +64,23 @@ def test_steps_faster_than_one_that_only_decodes_are_free(decode_s: float, token
     pace.note(decode_s, 0)
     pace.note(decode_s - 0.010, 100)
     assert pace.prefilled(120, MOST) == tokens
+
+
+def test_what_is_owed_is_paid_off_by_steps() -> None:
+    pace = paced(20, 1)
+    pace.owe(30)
+    for _ in range(5):
+        assert pace.owes
+        pace.pay(0.25)
+    pace.pay(0.25)
+    assert not pace.owes
+
+
+def test_nobody_owes_what_he_could_never_pay() -> None:
+    pace = StepPace()
+    # There has always been a prompt in the step.
+    for _ in range(9):
+        pace.note(0.1, 100)
+        pace.owe(100)
+        pace.pay(0.25)
+    assert not pace.owes

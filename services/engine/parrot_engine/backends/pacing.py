@@ -53,8 +53,12 @@ class StepPace:
             self._debt_s += tokens * statistics.median(self._token_s)
 
     def pay(self, share: float) -> None:
-        """A step has passed, of whose time `share` is theirs; 0: they owe nobody anything."""
-        self._debt_s = max(0.0, self._debt_s - share * self.decode_ms / 1000) if share else 0.0
+        """A step has passed, of whose time `share` is theirs; 0: they owe nobody anything.
+
+        Before any step only decoded nothing says what they could pay with, and they would wait for ever.
+        """
+        paid_s = share * self.decode_ms / 1000
+        self._debt_s = max(0.0, self._debt_s - paid_s) if paid_s else 0.0
 
     def prefilled(self, limit_ms: float, most: int) -> int:
         """The tokens a step may prefill that is to take no longer than `limit_ms`; `most` at the most.

@@ -18,7 +18,7 @@ from parrot_manager.core.scheduling.streaming import Edge, worth_ms
 LOOKED_AT: Final = 16
 """Calls that are looked at in a step, in turns."""
 PIECES_COST: Final = 0.25
-"""What prefill costs more in pieces beside outputs than in one, as a share."""
+"""What prefill is taken to cost more in pieces beside outputs than in one, as a share."""
 ENGINES: Final = 2
 """Engines that are looked at beside the producers' own."""
 
