@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import nats.errors
 import pytest
+from tests.support.passing import Proxy
 
 from parrot_runtime.ids import new_session_id
-from parrot_runtime.values.bus import connected
+from parrot_runtime.values import bus as bus_module
+from parrot_runtime.values.bus import FLUSH_S, connected
 from parrot_runtime.values.reader import Feeds
 
 pytestmark = pytest.mark.anyio
@@ -35,3 +38,53 @@ async def test_leaving_while_a_feed_is_being_opened_does_not_end_the_connection(
         await bus.flush()
         assert bus.client.stats["reconnects"] == 0
         assert bus.client.is_connected
+
+
+class Swallowing(Proxy):
+    """Passes on what is said to the server, until that is lost on the way.
+
+    Attributes:
+        asked: is set when the question that is lost has come.
+    """
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.asked: asyncio.Event | None = None
+        self._cut = asyncio.Event()
+
+    def cut(self) -> None:
+        """Ends the connection on which something was lost."""
+        self._cut.set()
+
+    async def there(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+        while data := await client.read(65_536):
+            if self.asked is not None and not self.asked.is_set():
+                self.asked.set()
+                await self._cut.wait()
+                return
+            server.write(data)
+            await server.drain()
+
+
+async def test_a_question_that_went_with_the_connection_is_asked_again(nats_url: str) -> None:
+    async with Swallowing(nats_url).listening() as way, connected(way.url, "asker", 5) as bus:
+        way.asked = asyncio.Event()
+        flushing = asyncio.create_task(bus.flush())
+        await asyncio.wait_for(way.asked.wait(), 10)
+        await asyncio.sleep(0)
+        assert not flushing.done()
+        way.cut()
+        # The library alone would wait until its time is over, and give up.
+        await asyncio.wait_for(flushing, FLUSH_S)
+        assert bus.client.stats["reconnects"] == 1
+
+
+async def test_a_server_that_says_nothing_is_given_up(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus_module, "FLUSH_S", 0.2)
+    async with Swallowing(nats_url).listening() as way, connected(way.url, "asker", 5) as bus:
+        way.asked = asyncio.Event()
+        with pytest.raises(nats.errors.FlushTimeoutError):
+            await bus.flush()
+        way.cut()

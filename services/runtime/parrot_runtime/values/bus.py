@@ -137,18 +137,43 @@ class Bus:
         return self._turns.setdefault(epoch_subject, asyncio.Lock())
 
     async def flush(self) -> None:
-        """Returns once the server has all that was written.
+        """Returns once the server has all that was written; without a connection, at once.
+
+        Subscriptions are told to the next server before anything else, and `breaks` tells of it. A
+        question that went with a connection is never answered, so another is asked after a break.
+
+        Raises:
+            one of TROUBLE: no server answers within `FLUSH_S`.
+        """
+        broken = asyncio.Event()
+        self.breaks.listen(broken.set)
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                while not await self._answered(broken):
+                    broken.clear()
+        except TimeoutError:
+            raise nats.errors.FlushTimeoutError from None
+        finally:
+            self.breaks.forget(broken.set)
+
+    async def _answered(self, broken: asyncio.Event) -> bool:
+        """Whether the server answered before a break.
 
         Whoever waits may be cancelled, but the library's flush is not: its late answer would find nobody,
         and end the connection for everyone.
-
-        Raises:
-            one of TROUBLE: the server does not answer within `FLUSH_S`, or can't be reached.
         """
         flushing = asyncio.create_task(self.client.flush(timeout=FLUSH_S), name="bus-flush")
         _FLUSHING.add(flushing)
         flushing.add_done_callback(_flushed)
-        await asyncio.shield(flushing)
+        breaking = asyncio.create_task(broken.wait(), name="bus-break")
+        try:
+            await asyncio.wait({flushing, breaking}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            breaking.cancel()
+        if not flushing.done():
+            return False
+        flushing.result()
+        return True
 
 
 _FLUSHING: Final[set[asyncio.Task[None]]] = set()
