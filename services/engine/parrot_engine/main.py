@@ -153,7 +153,7 @@ async def _serve(settings: EngineSettings, backend: Backend, stop: Stop, monitor
     monitor.starting("NATS is not connected yet")
     async with (
         connected(settings.nats_url, engine_id, timeout_s, tls=tls, role="engine") as bus,
-        DeltaWriter(bus, engine_id) as writer,
+        DeltaWriter(bus, engine_id, settings.stream_interval_ms / 1000) as writer,
     ):
         monitor.watch_bus(bus)
         if stop.is_set():

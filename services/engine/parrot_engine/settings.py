@@ -84,6 +84,13 @@ class EngineSettings(ServiceSettings):
     )
     dynamic_prefill: bool = Field(True, description="prefill an input while it is being produced")
     prefix_sharing: bool = Field(True, description="use KV of one program for others with the same prefix")
+    stream_interval_ms: float = Field(
+        80.0,
+        ge=0,
+        le=1000,
+        description="how long an output's text waits for more of it, but for its first and its last; 0: it is "
+        "sent step by step",
+    )
     drain_s: float = Field(
         20.0, ge=0, description="how long running programs may take to finish when the engine is told to stop"
     )

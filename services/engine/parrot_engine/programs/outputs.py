@@ -55,6 +55,7 @@ class OutputStream:
     token_ids: list[int] = field(default_factory=list)
     _pieces: list[str] = field(default_factory=list)
     _size_bytes: int = 0
+    _sent: bool = False
 
     def __post_init__(self) -> None:
         if self.streamed:
@@ -111,7 +112,7 @@ class OutputStream:
             text=text,
             finish_reason=finish_reason,
         )
-        await press.writer.flush()
+        await press.writer.flush(sink.delta_subject)
         if self.rollouts is not None:
             await self.rollouts.publish(press.finals, sink.final_subject, self.mark)
         await press.finals.publish(sink.final_subject, record, mark=self.mark)
@@ -141,4 +142,7 @@ class OutputStream:
             offset_bytes=self._size_bytes,
             text=text,
             mark=self.mark,
+            # Whoever reads waits for the first text above all.
+            hurried=not self._sent,
         )
+        self._sent = True

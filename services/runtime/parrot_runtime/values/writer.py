@@ -1,14 +1,16 @@
-"""Streams text to variables: one bus message an engine step and session.
+"""Streams text to variables: one bus message an interval and session, and at once what is waited for most.
 
-What is appended in the turns of the event loop that take an engine step's outputs in travels together:
-no timer is waited for, which would wake the process once more a step. To a single server messages are not
-awaited: a delta it loses is healed by the variable's final value, which carries all of it. To replicas
-they go by `lanes`.
+What is appended in the turns of the event loop that take an engine step's outputs in travels together, and
+so does what comes until the interval is over: each message costs the bus, the gateway and every reader
+some arithmetic, which on a CPU is taken from the model's. To a single server messages are not awaited: a
+delta it loses is healed by the variable's final value, which carries all of it. To replicas they go by
+`lanes`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -24,6 +26,9 @@ MOST_TURNS: Final = 16
 SETTLE_S: Final = 60.0
 _RETRY_S: Final = 0.25
 
+_Way = tuple[str, Mark | None]
+"""A subject, and the mark that what is written there bears."""
+
 log = structlog.get_logger()
 
 
@@ -33,10 +38,15 @@ class DeltaWriter:
     Use it as an async context manager: leaving it sends what is left.
     """
 
-    def __init__(self, bus: Bus, engine_id: str) -> None:
+    def __init__(self, bus: Bus, engine_id: str, interval_s: float = 0.0) -> None:
+        """`interval_s`: how long text may wait for more of it; 0: it is sent step by step."""
         self._bus = bus
         self._engine_id = engine_id
-        self._pending: dict[tuple[str, Mark | None], list[values_pb2.Delta]] = {}
+        self._interval_s = interval_s
+        self._pending: dict[_Way, list[values_pb2.Delta]] = {}
+        self._hurried: set[_Way] = set()
+        self._due = 0.0
+        self._tick: asyncio.TimerHandle | None = None
         self._appended = 0
         self._wake = asyncio.Event()
         self._sending = asyncio.Lock()
@@ -53,6 +63,8 @@ class DeltaWriter:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._tick is not None:
+            self._tick.cancel()
         await self.flush()
         await self._lanes.close()
 
@@ -66,14 +78,20 @@ class DeltaWriter:
         offset_bytes: int,
         text: str,
         mark: Mark | None = None,
+        hurried: bool = False,
     ) -> None:
         """Adds `text` (whole characters) at `offset_bytes` of the variable.
 
-        `mark`: of the engine; once that is fenced, the bus drops what bears it.
+        Args:
+            mark: of the engine; once that is fenced, the bus drops what bears it.
+            hurried: it does not wait for more; nor does what its subject has waiting.
         """
+        way = (delta_subject, mark)
+        if hurried:
+            self._hurried.add(way)
         for start in range(0, len(text), MESSAGE_CHARS):
             piece = text[start : start + MESSAGE_CHARS]
-            self._pending.setdefault((delta_subject, mark), []).append(
+            self._pending.setdefault(way, []).append(
                 values_pb2.Delta(
                     variable_id=variable_id,
                     call_id=call_id,
@@ -84,12 +102,22 @@ class DeltaWriter:
             )
             offset_bytes += len(piece.encode())
         self._appended += 1
-        self._wake.set()
+        if hurried or self._tick is None:
+            self._wake.set()
 
-    async def flush(self) -> None:
-        """Hands all that was appended on. To a single server a `Final` published after it comes after it."""
+    async def flush(self, delta_subject: str | None = None) -> None:
+        """Hands on all that was appended, for one subject or for each.
+
+        To a single server a `Final` published after it comes after it.
+        """
+        await self._hand_on(lambda way: delta_subject in (None, way[0]))
+
+    async def _hand_on(self, wanted: Callable[[_Way], bool]) -> None:
         async with self._sending:
-            pending, self._pending = self._pending, {}
+            pending = {way: deltas for way, deltas in self._pending.items() if wanted(way)}
+            for way in pending:
+                del self._pending[way]
+                self._hurried.discard(way)
             for (subject, mark), deltas in pending.items():
                 if self._bus.is_replicated:
                     self._lanes.add(subject, mark, deltas)
@@ -102,7 +130,7 @@ class DeltaWriter:
 
         A bus that stays away is waited for `SETTLE_S` long.
         """
-        await self.flush()
+        await self.flush(delta_subject)
         try:
             async with asyncio.timeout(SETTLE_S):
                 await self._lanes.drained(mark)
@@ -129,7 +157,23 @@ class DeltaWriter:
             await self._wake.wait()
             await self._settle()
             self._wake.clear()
-            await self.flush()
+            now = asyncio.get_running_loop().time()
+            if now >= self._due:
+                self._due = now + self._interval_s
+                await self.flush()
+            elif self._hurried:
+                await self._hand_on(self._hurried.copy().__contains__)
+            if self._pending:
+                self._wake_when_due()
+
+    def _wake_when_due(self) -> None:
+        if self._tick is None:
+            self._tick = asyncio.get_running_loop().call_at(self._due, self._ticked)
+
+    def _ticked(self) -> None:
+        # It may be early by the clock's resolution: another one is set then.
+        self._tick = None
+        self._wake.set()
 
     async def _settle(self) -> None:
         """Returns once a turn of the event loop has brought nothing more."""
