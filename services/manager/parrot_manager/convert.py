@@ -167,6 +167,8 @@ def from_heartbeat(heartbeat: engine_pb2.Heartbeat) -> Load:
         held_tokens=heartbeat.held_tokens,
         free_tokens=heartbeat.free_tokens,
         step_ms=lasted_ms(heartbeat.step_ms),
+        prefill_token_ms=lasted_ms(heartbeat.prefill_token_ms),
+        prefill_piece_ms=lasted_ms(heartbeat.prefill_piece_ms),
     )
 
 

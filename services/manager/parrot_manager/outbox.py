@@ -1,6 +1,7 @@
 """Carries out the machine's commands, each session's in order and behind its commits.
 
-What piles up while a commit is under way is merged into the next one. A commit is retried until
+What piles up while a commit is under way is merged into the next one, and what can wait is, for a moment,
+into whichever comes. A commit is retried until
 the store has it, or says that the session is another manager's now; effects never hold up commits.
 """
 
@@ -22,6 +23,8 @@ from parrot_runtime import errors
 from parrot_runtime.errors import Fault
 
 RETRY_S: Final = 1.0
+WAIT_S: Final = 0.5
+"""What can wait does so for others to join it: a transaction for each is dear to processes and disk."""
 
 log = structlog.get_logger()
 
@@ -69,6 +72,8 @@ class Outbox:
         self._effects: deque[Effect] = deque()
         self._committing = False
         self._performing = False
+        self._due = False
+        self._timer: asyncio.TimerHandle | None = None
         self._put = 0
         self._done = 0
         self._progress = asyncio.Event()
@@ -76,7 +81,7 @@ class Outbox:
     @property
     def idle(self) -> bool:
         """Nothing is under way."""
-        return not (self._committing or self._performing)
+        return not (self._pending or self._committing or self._performing)
 
     def put(self, commands: Iterable[Command]) -> None:
         """Takes commands over; never waits."""
@@ -84,9 +89,10 @@ class Outbox:
             return
         self._pending += commands
         self._put += 1
-        if not self._committing:
-            self._committing = True
-            self._tasks.spawn(self._commit_all(), f"commit {self._session_id}")
+        if not all(isinstance(command, Persist) and command.can_wait for command in self._pending):
+            self._begin()
+        elif self._timer is None and not self._due:
+            self._timer = asyncio.get_running_loop().call_later(WAIT_S, self._begin)
 
     async def settled(self, timeout_s: float) -> None:
         """Returns once everything put so far is stored.
@@ -96,6 +102,7 @@ class Outbox:
                 not to be.
         """
         wanted = self._put
+        self._begin()
         try:
             async with asyncio.timeout(timeout_s):
                 while self._done < wanted:
@@ -113,17 +120,33 @@ class Outbox:
     async def quiet(self) -> None:
         """Returns once nothing is under way."""
         while not self.idle:
+            self._begin()
             await self._progress.wait()
 
     def close(self) -> None:
         """Drops what has not been carried out, and takes nothing more."""
         self._closed = True
+        self._stop_waiting()
         self._pending.clear()
         self._effects.clear()
         self._notify()
 
+    def _begin(self) -> None:
+        """Stores what is pending, now."""
+        self._stop_waiting()
+        self._due = bool(self._pending)
+        if self._due and not self._committing:
+            self._committing = True
+            self._tasks.spawn(self._commit_all(), f"commit {self._session_id}")
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     async def _commit_all(self) -> None:
-        while self._pending:
+        while self._due:
+            self._due = False
             batch, self._pending = self._pending, []
             put = self._put
             changes = merge([command.changes for command in batch if isinstance(command, Persist)])

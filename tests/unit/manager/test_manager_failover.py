@@ -60,6 +60,14 @@ def test_a_dead_engine_is_fenced_and_its_traces_are_looked_for_before_anything_r
     assert dispatches(told) == []
 
 
+def test_that_an_output_began_is_stored_with_what_comes_next(rig: Rig) -> None:
+    one_call(rig)
+    (began,) = only(Persist, rig.tell(events.AttemptStreaming(C1, "b")))
+    assert began.can_wait
+    assert [variable.state for variable in began.changes.variables] == [VariableState.STREAMING]
+    assert not any(persist.can_wait for persist in only(Persist, rig.done(C1)))
+
+
 def test_what_was_streamed_is_gone_on_behind_on_another_engine(rig: Rig) -> None:
     one_call(rig)
     rig.tell(events.AttemptStreaming(C1, "b"))

@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
+from tests.support.eventually import eventually
 
+from parrot_manager import outbox as outbox_module
 from parrot_manager.core.commands import Cancel, Changes, Effect, Persist, PublishValue
 from parrot_manager.core.model import Call, CallState, Ref, Value
 from parrot_manager.outbox import Outbox, merge
@@ -206,3 +208,68 @@ def test_merged_changes_keep_the_newest_of_each_thing() -> None:
     done = replace(CALL, state=CallState.DONE)
     merged = merge([Changes(calls=(CALL, other)), Changes(calls=(done,), values=(Value("a", b""),))])
     assert merged == Changes(calls=(done, other), values=(Value("a", b""),))
+
+
+async def test_what_can_wait_joins_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "WAIT_S", 60.0)
+    async with bench() as made:
+        made.store.gate.set()
+        made.outbox.put([replace(persist(CALL), can_wait=True)])
+        await asyncio.sleep(0.01)
+        assert made.log == []
+        assert not made.outbox.idle
+        made.outbox.put([persist(replace(CALL, id="c-2")), publish("a")])
+        await made.outbox.quiet()
+        assert made.log == ["commit c-1=ACCEPTED,c-2=ACCEPTED", "publish a"]
+
+
+async def test_what_can_wait_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "WAIT_S", 0.02)
+    async with bench() as made:
+        made.store.gate.set()
+        made.outbox.put([replace(persist(CALL), can_wait=True)])
+        made.outbox.put([replace(persist(replace(CALL, id="c-2")), can_wait=True)])
+        await eventually(lambda: made.outbox.idle)
+        assert made.log == ["commit c-1=ACCEPTED,c-2=ACCEPTED"]
+
+
+async def test_what_can_wait_waits_behind_a_commit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "WAIT_S", 60.0)
+    async with bench() as made:
+        made.outbox.put([persist(CALL)])
+        await asyncio.sleep(0)
+        made.outbox.put([replace(persist(replace(CALL, id="c-2")), can_wait=True)])
+        made.store.gate.set()
+        await eventually(lambda: made.log)
+        await asyncio.sleep(0.01)
+        assert made.log == ["commit c-1=ACCEPTED"]
+        await made.outbox.settled(5)
+        assert made.log == ["commit c-1=ACCEPTED", "commit c-2=ACCEPTED"]
+
+
+async def test_whoever_asks_whether_all_is_stored_does_not_wait_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox_module, "WAIT_S", 60.0)
+    async with bench() as made:
+        made.outbox.put([replace(persist(CALL), can_wait=True)])
+        settled = asyncio.create_task(made.outbox.settled(5))
+        await asyncio.sleep(0)
+        # Nor is one that comes meanwhile left behind it.
+        made.outbox.put([replace(persist(replace(CALL, id="c-2")), can_wait=True)])
+        made.store.gate.set()
+        await settled
+        assert made.log[0].startswith("commit c-1=ACCEPTED")
+        await made.outbox.quiet()
+        assert "c-2=ACCEPTED" in made.log[-1]
+
+
+async def test_a_session_that_is_gone_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "WAIT_S", 0.01)
+    async with bench() as made:
+        made.store.gate.set()
+        made.outbox.put([replace(persist(CALL), can_wait=True)])
+        made.outbox.close()
+        await asyncio.sleep(0.05)
+        assert made.log == []
+        assert made.outbox.idle

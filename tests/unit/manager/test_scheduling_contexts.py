@@ -10,7 +10,7 @@ from tests.support.fleet import Site, call, engine, latency, prefix, throughput
 
 from parrot_manager.core.commands import ExpectUses, FreeContexts
 from parrot_manager.core.criteria import Objective
-from parrot_manager.core.model import Ref, SharedContext
+from parrot_manager.core.model import Load, Ref, SharedContext
 from parrot_manager.core.scheduling import APP_CENTRIC, Pending, QueuedCall
 from parrot_manager.core.scheduling.books import Books
 from parrot_manager.core.scheduling.contexts import KEPT
@@ -191,6 +191,45 @@ def test_a_consumer_with_much_to_prefill_goes_ahead_and_by_preference_to_its_pro
     assert [(p.call.key, p.engine_id) for p in placed] == [(consumer.key, site.engine_of(producers[1]))]
     assert placed[0].pending == (("v", 128),)
     assert "hidden behind" in placed[0].reason
+
+
+@pytest.mark.parametrize(
+    ("token_ms", "piece_ms", "goes"),
+    [
+        # Of a GPU, say: decoding leaves it most of its arithmetic.
+        (0.02, 0.3, True),
+        # As long as it takes alone, as on a CPU: nothing is hidden, its producer waits for it.
+        (0.125, 0.0, False),
+        # Little for a token and much for a piece: what is left of the gain is the pieces' price.
+        (0.02, 80.0, False),
+        # The engine has not said.
+        (0.0, 0.0, True),
+    ],
+)
+def test_no_consumer_goes_ahead_where_prefill_holds_its_producer_up_for_as_long(
+    token_ms: float, piece_ms: float, *, goes: bool
+) -> None:
+    site = Site.of(engine("a", kv_tokens=100_000))
+    site.fleet.report("a", Load(prefill_token_ms=token_ms, prefill_piece_ms=piece_ms))
+    producer = call(objective=latency(), output=400)
+    site.ready(producer)
+    site.place()
+    consumer = edge(site, producer, prompt=3_000)
+    site.ready(consumer)
+    assert [placement.call.key for placement in site.place()] == ([consumer.key] if goes else [])
+
+
+def test_a_consumer_goes_ahead_to_an_engine_where_it_does_not_hold_its_producer_up() -> None:
+    site = Site.of(engine("a", kv_tokens=100_000), engine("b", kv_tokens=100_000))
+    for name in "ab":
+        site.fleet.report(name, Load(prefill_token_ms=0.125, prefill_piece_ms=1.0))
+    producer = call(objective=latency(), output=400)
+    site.ready(producer)
+    site.place()
+    consumer = edge(site, producer, prompt=3_000)
+    site.ready(consumer)
+    (placed,) = site.place()
+    assert placed.engine_id != site.engine_of(producer)
 
 
 def test_no_consumer_goes_ahead_when_the_policy_says_so() -> None:

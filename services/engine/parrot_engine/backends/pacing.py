@@ -28,6 +28,7 @@ class StepPace:
     def __init__(self) -> None:
         self._decode_s: deque[float] = deque(maxlen=STEPS_KEPT)
         self._token_s: deque[float] = deque(maxlen=STEPS_KEPT)
+        self._piece_s: deque[float] = deque(maxlen=STEPS_KEPT)
         self._debt_s = 0.0
 
     @property
@@ -35,12 +36,25 @@ class StepPace:
         """The median time of a step that only decodes; 0: there was none yet."""
         return statistics.median(self._decode_s) * 1000 if self._decode_s else 0.0
 
+    @property
+    def token_ms(self) -> float:
+        """By how much a token that is prefilled makes a step longer; 0: it is not known yet."""
+        return self._token_seconds() * 1000
+
+    @property
+    def piece_ms(self) -> float:
+        """By how much a small piece makes a step longer, beyond its tokens; 0: it is not known yet."""
+        return statistics.median(self._piece_s) * 1000 if self._piece_s else 0.0
+
     def note(self, seconds: float, prefilled: int) -> None:
         """Takes in how long a step took that followed another one directly."""
+        more_s = seconds - self.decode_ms / 1000
         if not prefilled:
             self._decode_s.append(seconds)
         elif prefilled >= TELLING:
-            self._token_s.append(max(0.0, seconds - self.decode_ms / 1000) / prefilled)
+            self._token_s.append(max(0.0, more_s) / prefilled)
+        elif self._decode_s and self._token_s:
+            self._piece_s.append(max(0.0, more_s - prefilled * self._token_seconds()))
 
     @property
     def owes(self) -> bool:
@@ -49,8 +63,7 @@ class StepPace:
 
     def owe(self, tokens: int) -> None:
         """Prompts that can wait were given so many tokens of a step."""
-        if tokens and self._token_s:
-            self._debt_s += tokens * statistics.median(self._token_s)
+        self._debt_s += tokens * self._token_seconds()
 
     def pay(self, share: float) -> None:
         """A step has passed, of whose time `share` is theirs; 0: they owe nobody anything.
@@ -69,10 +82,13 @@ class StepPace:
             return most
         if not self._token_s:
             return LEAST_PREFILLED
-        token_s = statistics.median(self._token_s)
+        token_s = self._token_seconds()
         left_s = (limit_ms - self.decode_ms) / 1000
         if left_s <= 0:
             return LEAST_PREFILLED
         if left_s >= most * token_s:
             return most
         return max(LEAST_PREFILLED, int(left_s / token_s))
+
+    def _token_seconds(self) -> float:
+        return statistics.median(self._token_s) if self._token_s else 0.0

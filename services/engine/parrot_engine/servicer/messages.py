@@ -51,4 +51,6 @@ def heartbeat(tools: Tools, programs: Programs) -> engine_pb2.Heartbeat:
         held_tokens=stats.held_tokens,
         free_tokens=stats.free_tokens,
         step_ms=stats.step_ms,
+        prefill_token_ms=stats.token_ms,
+        prefill_piece_ms=stats.piece_ms,
     )

@@ -70,14 +70,14 @@ def on_started(turn: Turn, event: AttemptStarted) -> None:
 
 
 def on_streaming(turn: Turn, event: AttemptStreaming) -> None:
-    """From here on the call can't be run again unseen."""
+    """From here on the call can't be run again unseen. Its text says so too, as long as the bus has it."""
     found = running_call(turn.state, event.ref)
     if found is None or event.variable_id not in found[1].output_ids:
         return
     live, _ = found
     variable = live.variables[event.variable_id]
     if variable.state is VariableState.PENDING:
-        turn.save_variable(live, replace(variable, state=VariableState.STREAMING))
+        turn.save_variable(live, replace(variable, state=VariableState.STREAMING), can_wait=True)
 
 
 def on_done(turn: Turn, event: AttemptDone) -> None:

@@ -31,10 +31,14 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Store these changes, in one transaction; nothing after it happens before they are stored."""
+    """Store these changes, in one transaction; nothing after it happens before they are stored.
+
+    `can_wait`: a moment, for others to join them: nobody waits for these.
+    """
 
     session_id: str
     changes: Changes
+    can_wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -379,6 +379,8 @@ class Load:
     held_tokens: int = 0
     free_tokens: int = 0
     step_ms: float = 0.0
+    prefill_token_ms: float = 0.0
+    prefill_piece_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class _Touched:
     new_variables: list[Variable] = field(default_factory=list)
     blocks: dict[str, Block] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
+    can_wait: bool = True
 
     def commands(self, session_id: str) -> list[Command]:
         changes = Changes(
@@ -55,7 +56,7 @@ class _Touched:
             tuple(self.new_variables),
             tuple(self.blocks.values()),
         )
-        persist: list[Command] = [Persist(session_id, changes)] if changes != Changes() else []
+        persist: list[Command] = [Persist(session_id, changes, self.can_wait)] if changes != Changes() else []
         return persist + list[Command](self.effects)
 
 
@@ -102,12 +103,17 @@ class Turn:
         live.put_call(call)
         self._touch(call.session_id).calls[call.id] = call
 
-    def save_variable(self, live: LiveSession, variable: Variable, value: Value | None = None) -> None:
-        """Keeps and persists a variable's new snapshot, with its value when it got one."""
+    def save_variable(
+        self, live: LiveSession, variable: Variable, value: Value | None = None, *, can_wait: bool = False
+    ) -> None:
+        """Keeps and persists a variable's new snapshot, with its value when it got one.
+
+        `can_wait`: see `Persist`; what else changes in the step decides too.
+        """
         if variable.state.ended and variable.id in live.open_variables:
             self.ended.append((live, variable.id))
         live.put_variable(variable)
-        touched = self._touch(variable.session_id)
+        touched = self._touch(variable.session_id, can_wait=can_wait)
         touched.variables[variable.id] = variable
         if value is not None:
             touched.values.append(value)
@@ -191,8 +197,10 @@ class Turn:
             self.state.unserved_since[model] = self.now_ms
             self.arm(TimerKind.NO_ENGINE, model, self.now_ms + self.policy.engine_wait_ms)
 
-    def _touch(self, session_id: str) -> _Touched:
-        return self._touched.setdefault(session_id, _Touched())
+    def _touch(self, session_id: str, *, can_wait: bool = False) -> _Touched:
+        touched = self._touched.setdefault(session_id, _Touched())
+        touched.can_wait = touched.can_wait and can_wait
+        return touched
 
 
 def made_by(live: LiveSession, variable: Variable) -> int:

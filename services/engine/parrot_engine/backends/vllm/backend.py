@@ -200,6 +200,8 @@ class VllmBackend(Backend):
             held_tokens=books.held_tokens,
             free_tokens=books.free_blocks * self.info.block_tokens,
             step_ms=books.step_ms,
+            token_ms=books.token_ms,
+            piece_ms=books.piece_ms,
         )
 
     async def audit(self) -> KvAudit:

@@ -88,13 +88,15 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
 
     def books(self) -> Books:
         """The KV memory as it is now; tells of what was dropped only once."""
-        pool = self.kv_cache_manager.block_pool
+        pool, pace = self.kv_cache_manager.block_pool, self.turns.pace
         return Books(
             free_blocks=pool.get_num_free_blocks(),
             total_blocks=pool.num_gpu_blocks - 1,
             held_blocks=self.contexts.blocks,
             held_tokens=self.contexts.tokens,
-            step_ms=self.turns.decode_ms,
+            step_ms=pace.decode_ms,
+            token_ms=pace.token_ms,
+            piece_ms=pace.piece_ms,
             dropped=self.contexts.take_dropped(),
             fault=self._fault,
         )

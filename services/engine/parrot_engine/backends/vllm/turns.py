@@ -77,9 +77,9 @@ class Turns:
         self._step_ended_at: float | None = None
 
     @property
-    def decode_ms(self) -> float:
-        """See `StepPace`."""
-        return self._pace.decode_ms
+    def pace(self) -> StepPace:
+        """What steps cost lately."""
+        return self._pace
 
     def add(self, name: str, limit: Limit) -> None:
         """A request comes."""

@@ -13,12 +13,10 @@ from parrot_manager.core.scheduling.decisions import explain_stream
 from parrot_manager.core.scheduling.engines import Booking, EngineLoad
 from parrot_manager.core.scheduling.placement import Choice, Demand
 from parrot_manager.core.scheduling.priority import beside_share, priority, step_ms
-from parrot_manager.core.scheduling.streaming import Edge, worth_ms
+from parrot_manager.core.scheduling.streaming import Edge, worth
 
 LOOKED_AT: Final = 16
 """Calls that are looked at in a step, in turns."""
-PIECES_COST: Final = 0.25
-"""What prefill is taken to cost more in pieces beside outputs than in one, as a share."""
 ENGINES: Final = 2
 """Engines that are looked at beside the producers' own."""
 
@@ -98,8 +96,8 @@ class Edges:
         for _, engine_id in self._books.room.of(demand.call.model, patient=demand.patient)[0][:ENGINES]:
             names[engine_id] = None
         loads = filter(None, map(self._books.engines.get, names))
-        found = [worth for load in loads if (worth := self._worth(load, demand, edge)) is not None]
-        return max(found, key=lambda worth: worth[0], default=None)
+        found = [one for load in loads if (one := self._worth(load, demand, edge)) is not None]
+        return max(found, key=lambda one: one[0], default=None)
 
     def _worth(self, load: EngineLoad, demand: Demand, edge: Edge) -> tuple[float, float, Choice] | None:
         """What is gained on an engine, in all and of it hidden; None: nothing, or it has no room."""
@@ -111,13 +109,12 @@ class Edges:
         need = cost.new_tokens + edge.pending_tokens + demand.output.q50
         if load.engine.id in call.avoid or not fits(load, need):
             return None
-        hidden_ms, gain_ms = worth_ms(load, edge, cost.new_tokens, demand.output)
-        # The producers are of the same session, which has what it loses by their being slower. The others
-        # wait for this prefill now or later; what they lose is what it costs more in pieces. Those that are
-        # more patient sit it out in any case.
+        found = worth(load, edge, cost.new_tokens, demand.output)
+        # The others wait for this prefill now or later; what they lose is what it costs more in pieces. Those
+        # that are more patient sit it out in any case.
         own = edge.hurry.get(load.engine.id, 0.0)
         others = max(0.0, load.hurry - own - (0.0 if demand.patient else load.patience))
-        gain = demand.weight * gain_ms - others * PIECES_COST * hidden_ms
+        gain = demand.weight * found.gain_ms - others * found.harm_ms
         if gain <= 0:
             return None
-        return gain - cost.total, hidden_ms, Choice(demand, load, cost, "")
+        return gain - cost.total, found.hidden_ms, Choice(demand, load, cost, "")

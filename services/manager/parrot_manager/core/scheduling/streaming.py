@@ -2,6 +2,9 @@
 
 It does when the prefill that hides behind the producers' decoding is worth more than the KV it holds
 meanwhile. The price of KV rises with what is taken, to infinity as the budget runs out.
+
+Prefill hides where decoding leaves arithmetic idle, as on a GPU, or where the producers are elsewhere. On a
+CPU it makes its own producer's steps longer by as much as it saves, and by the price of its pieces.
 """
 
 from __future__ import annotations
@@ -16,6 +19,10 @@ ROUND_TRIP_MS: Final = 5.0
 """What a consumer waits for, beside its prefill, when it is sent after its producers' ends: the commit."""
 LAST_CHUNK_TOKENS: Final = 64
 """Of each input, what is prefilled only when it is complete."""
+PIECE_TOKENS: Final = 16
+"""What a piece of an input that is being made has, about."""
+PIECES_COST: Final = 0.25
+"""What prefill in pieces is taken to cost more than in one, as a share, where the engine has not said."""
 CHOICE_MS: Final = 50.0
 """What it is worth to choose the engine later, when more is known of them all."""
 
@@ -60,16 +67,42 @@ def remaining_ms(booking: Booking, now_ms: int) -> float:
     return max(booking.ends_ms - now_ms, 0.1 * (booking.ends_ms - booking.begins_ms))
 
 
-def worth_ms(load: EngineLoad, edge: Edge, new_tokens: int, output: Lengths) -> tuple[float, float]:
-    """What is hidden by sending a consumer now, and what is gained by it, all costs taken off."""
-    prefill_ms = (new_tokens + edge.early_tokens) / load.pace.prefill_per_ms
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What it is worth to send a consumer now, in ms.
+
+    Attributes:
+        hidden_ms: of its prefill, what it does not wait for when its inputs are complete.
+        gain_ms: what the application gains, all it loses itself taken off.
+        harm_ms: what each other output on the engine loses, beside prefill that has to be done anyway.
+    """
+
+    hidden_ms: float
+    gain_ms: float
+    harm_ms: float
+
+
+def worth(load: EngineLoad, edge: Edge, new_tokens: int, output: Lengths) -> Worth:
+    """What it is worth to send a consumer of so many tokens to an engine now."""
+    early_tokens = new_tokens + edge.early_tokens
+    prefill_ms = early_tokens / load.pace.prefill_per_ms
     hidden_ms = min(prefill_ms, edge.remaining_ms)
+    token_ms, piece_ms = load.load.prefill_token_ms, load.load.prefill_piece_ms
+    slower_ms, harm_ms = 0.0, PIECES_COST * hidden_ms
+    if token_ms and prefill_ms:
+        pieces = bool(new_tokens) + edge.early_tokens / PIECE_TOKENS
+        slower_ms = (early_tokens * token_ms + pieces * piece_ms) * hidden_ms / prefill_ms
+        harm_ms = max(0.0, slower_ms - hidden_ms)
+    if load.engine.id not in edge.hurry:
+        # The producers are not there to be slower.
+        slower_ms = 0.0
     free = load.kv_tokens - load.private_tokens - load.used_tokens - output.q50
     held = new_tokens + edge.pending_tokens / 2
     if free <= held:
-        return hidden_ms, float("-inf")
-    # Elsewhere, each step's text crosses the bus; here, a prefill makes its own producer's steps longer.
+        return Worth(hidden_ms, float("-inf"), harm_ms)
+    # Elsewhere, each step's text crosses the bus.
     away = sum(engine_id != load.engine.id for engine_id in edge.engines)
     price = held / (free - held)
     saved_ms = hidden_ms + ROUND_TRIP_MS * (1 - 0.5 * (away > 0))
-    return hidden_ms, saved_ms - CHOICE_MS - price * edge.remaining_ms
+    gain_ms = saved_ms - slower_ms - CHOICE_MS - price * edge.remaining_ms
+    return Worth(hidden_ms, gain_ms, harm_ms)
