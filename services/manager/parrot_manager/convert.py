@@ -168,7 +168,7 @@ def from_heartbeat(heartbeat: engine_pb2.Heartbeat) -> Load:
         free_tokens=heartbeat.free_tokens,
         step_ms=lasted_ms(heartbeat.step_ms),
         prefill_token_ms=lasted_ms(heartbeat.prefill_token_ms),
-        prefill_piece_ms=lasted_ms(heartbeat.prefill_piece_ms),
+        piece_token_ms=lasted_ms(heartbeat.piece_token_ms),
     )
 
 

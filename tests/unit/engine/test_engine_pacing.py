@@ -49,21 +49,21 @@ def test_one_step_that_was_held_up_changes_little() -> None:
     assert pace.prefilled(120, MOST) == pytest.approx(100, abs=1)
 
 
-def test_what_a_token_and_what_a_piece_costs_is_told_apart() -> None:
+def test_a_token_of_many_and_one_of_a_small_piece_are_told_apart() -> None:
     pace = StepPace()
     pace.note(0.030, 5)
-    assert (pace.token_ms, pace.piece_ms) == (0, 0)
+    assert (pace.token_ms, pace.piece_token_ms) == (0, 0)
     pace = paced(20, 0.5)
     assert pace.token_ms == pytest.approx(0.5)
-    assert pace.piece_ms == 0
+    assert pace.piece_token_ms == 0
     for _ in range(5):
-        pace.note(0.020 + 0.010 + 10 * 0.0005, 10)
-    assert pace.piece_ms == pytest.approx(10)
+        pace.note(0.020 + 0.010, 10)
+    assert pace.piece_token_ms == pytest.approx(1)
     assert pace.token_ms == pytest.approx(0.5)
     for _ in range(50):
         # Quicker than any that only decodes: noise, not a gain.
         pace.note(0.001, 10)
-    assert pace.piece_ms == 0
+    assert pace.piece_token_ms == 0
 
 
 def test_what_prefilled_next_to_nothing_says_nothing() -> None:

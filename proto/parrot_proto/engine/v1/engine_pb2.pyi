@@ -381,7 +381,7 @@ class Heartbeat(_message.Message):
     FREE_TOKENS_FIELD_NUMBER: _builtins.int
     STEP_MS_FIELD_NUMBER: _builtins.int
     PREFILL_TOKEN_MS_FIELD_NUMBER: _builtins.int
-    PREFILL_PIECE_MS_FIELD_NUMBER: _builtins.int
+    PIECE_TOKEN_MS_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     """Programs that generate now."""
     waiting: _builtins.int
@@ -395,10 +395,10 @@ class Heartbeat(_message.Message):
     step_ms: _builtins.float
     """Of a step that only decodes, lately; 0: none yet."""
     prefill_token_ms: _builtins.float
-    """By how much a token that is prefilled beside outputs makes their step longer, and by how much more each
-    small piece does; 0: not known yet.
+    """By how much a token that is prefilled beside outputs makes their step longer, one of many and one of a
+    small piece; 0: not known yet.
     """
-    prefill_piece_ms: _builtins.float
+    piece_token_ms: _builtins.float
     def __init__(
         self,
         *,
@@ -410,11 +410,11 @@ class Heartbeat(_message.Message):
         free_tokens: _builtins.int = ...,
         step_ms: _builtins.float = ...,
         prefill_token_ms: _builtins.float = ...,
-        prefill_piece_ms: _builtins.float = ...,
+        piece_token_ms: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_tokens", b"free_tokens", "held_tokens", b"held_tokens", "kv_used_fraction", b"kv_used_fraction", "paused", b"paused", "prefill_piece_ms", b"prefill_piece_ms", "prefill_token_ms", b"prefill_token_ms", "running", b"running", "step_ms", b"step_ms", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_tokens", b"free_tokens", "held_tokens", b"held_tokens", "kv_used_fraction", b"kv_used_fraction", "paused", b"paused", "piece_token_ms", b"piece_token_ms", "prefill_token_ms", b"prefill_token_ms", "running", b"running", "step_ms", b"step_ms", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -42,8 +42,8 @@ class StepPace:
         return self._token_seconds() * 1000
 
     @property
-    def piece_ms(self) -> float:
-        """By how much a small piece makes a step longer, beyond its tokens; 0: it is not known yet."""
+    def piece_token_ms(self) -> float:
+        """The same, of a token of a small piece, which has a price of its own, or is computed on the side."""
         return statistics.median(self._piece_s) * 1000 if self._piece_s else 0.0
 
     def note(self, seconds: float, prefilled: int) -> None:
@@ -53,8 +53,8 @@ class StepPace:
             self._decode_s.append(seconds)
         elif prefilled >= TELLING:
             self._token_s.append(max(0.0, more_s) / prefilled)
-        elif self._decode_s and self._token_s:
-            self._piece_s.append(max(0.0, more_s - prefilled * self._token_seconds()))
+        elif self._decode_s:
+            self._piece_s.append(max(0.0, more_s) / prefilled)
 
     @property
     def owes(self) -> bool:

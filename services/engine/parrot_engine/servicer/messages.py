@@ -52,5 +52,5 @@ def heartbeat(tools: Tools, programs: Programs) -> engine_pb2.Heartbeat:
         free_tokens=stats.free_tokens,
         step_ms=stats.step_ms,
         prefill_token_ms=stats.token_ms,
-        prefill_piece_ms=stats.piece_ms,
+        piece_token_ms=stats.piece_token_ms,
     )

@@ -380,7 +380,7 @@ class Load:
     free_tokens: int = 0
     step_ms: float = 0.0
     prefill_token_ms: float = 0.0
-    prefill_piece_ms: float = 0.0
+    piece_token_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

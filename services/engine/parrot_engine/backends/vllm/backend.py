@@ -201,7 +201,7 @@ class VllmBackend(Backend):
             free_tokens=books.free_blocks * self.info.block_tokens,
             step_ms=books.step_ms,
             token_ms=books.token_ms,
-            piece_ms=books.piece_ms,
+            piece_token_ms=books.piece_token_ms,
         )
 
     async def audit(self) -> KvAudit:

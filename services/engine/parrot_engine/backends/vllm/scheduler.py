@@ -96,7 +96,7 @@ class ContextScheduler(Scheduler):  # type: ignore[misc]
             held_tokens=self.contexts.tokens,
             step_ms=pace.decode_ms,
             token_ms=pace.token_ms,
-            piece_ms=pace.piece_ms,
+            piece_token_ms=pace.piece_token_ms,
             dropped=self.contexts.take_dropped(),
             fault=self._fault,
         )

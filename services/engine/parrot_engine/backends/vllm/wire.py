@@ -76,7 +76,7 @@ class Books:
     Attributes:
         held_blocks: blocks of held contexts, shared ones once; `held_tokens`: the tokens in them.
         step_ms: median time of the latest steps that only decoded; 0: none yet.
-        token_ms, piece_ms: see `BackendStats`.
+        token_ms, piece_token_ms: see `BackendStats`.
         dropped: contexts whose KV is held no longer since the last books, though nobody asked for it.
         fault: what is wrong with the books; empty: nothing.
     """
@@ -87,7 +87,7 @@ class Books:
     held_tokens: int = 0
     step_ms: float = 0.0
     token_ms: float = 0.0
-    piece_ms: float = 0.0
+    piece_token_ms: float = 0.0
     dropped: list[str] = field(default_factory=list)
     fault: str = ""
 

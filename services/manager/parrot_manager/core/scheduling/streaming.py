@@ -3,8 +3,8 @@
 It does when the prefill that hides behind the producers' decoding is worth more than the KV it holds
 meanwhile. The price of KV rises with what is taken, to infinity as the budget runs out.
 
-Prefill hides where decoding leaves arithmetic idle, as on a GPU, or where the producers are elsewhere. On a
-CPU it makes its own producer's steps longer by as much as it saves, and by the price of its pieces.
+Prefill hides where decoding leaves arithmetic idle, as on a GPU for small pieces, or where the producers are
+elsewhere. On a CPU it makes its own producer's steps longer by all it saves, and by the price of its pieces.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ ROUND_TRIP_MS: Final = 5.0
 """What a consumer waits for, beside its prefill, when it is sent after its producers' ends: the commit."""
 LAST_CHUNK_TOKENS: Final = 64
 """Of each input, what is prefilled only when it is complete."""
-PIECE_TOKENS: Final = 16
-"""What a piece of an input that is being made has, about."""
 PIECES_COST: Final = 0.25
 """What prefill in pieces is taken to cost more than in one, as a share, where the engine has not said."""
 CHOICE_MS: Final = 50.0
@@ -86,12 +84,15 @@ def worth(load: EngineLoad, edge: Edge, new_tokens: int, output: Lengths) -> Wor
     """What it is worth to send a consumer of so many tokens to an engine now."""
     early_tokens = new_tokens + edge.early_tokens
     prefill_ms = early_tokens / load.pace.prefill_per_ms
+    said = load.load
+    if said.prefill_token_ms:
+        # What calls took has waits for others in it; alone no prefill takes longer than a step and its tokens.
+        prefill_ms = min(prefill_ms, said.step_ms + early_tokens * said.prefill_token_ms)
     hidden_ms = min(prefill_ms, edge.remaining_ms)
-    token_ms, piece_ms = load.load.prefill_token_ms, load.load.prefill_piece_ms
     slower_ms, harm_ms = 0.0, PIECES_COST * hidden_ms
-    if token_ms and prefill_ms:
-        pieces = bool(new_tokens) + edge.early_tokens / PIECE_TOKENS
-        slower_ms = (early_tokens * token_ms + pieces * piece_ms) * hidden_ms / prefill_ms
+    if said.prefill_token_ms and prefill_ms:
+        beside_ms = new_tokens * said.prefill_token_ms + edge.early_tokens * said.piece_token_ms
+        slower_ms = beside_ms * hidden_ms / prefill_ms
         harm_ms = max(0.0, slower_ms - hidden_ms)
     if load.engine.id not in edge.hurry:
         # The producers are not there to be slower.
