@@ -21,7 +21,7 @@ from parrot_manager.core.criteria import Objective, ObjectiveKind
 from parrot_manager.core.model import Engine, Ref, Timings, Usage
 from parrot_manager.core.prefixes import Prefix
 from parrot_manager.core.scheduling import Fleet, QueuedCall
-from parrot_manager.main import COLLECT
+from parrot_runtime.lifecycle import COLLECT
 
 ENGINES = (10, 100, 1_000)
 WAITING = (1_000, 10_000, 100_000)

@@ -88,8 +88,8 @@ class EngineSettings(ServiceSettings):
         80.0,
         ge=0,
         le=1000,
-        description="how long an output's text waits for more of it, but for its first and its last; 0: it is "
-        "sent step by step",
+        description="how long an output's text waits for more of it, but for its first and its last; 0: it "
+        "is sent step by step",
     )
     drain_s: float = Field(
         20.0, ge=0, description="how long running programs may take to finish when the engine is told to stop"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from contextlib import AbstractAsyncContextManager
 
 import structlog
@@ -35,9 +34,6 @@ from parrot_runtime.monitor.rpcs import ObservedRpcs
 from parrot_runtime.tls import Tls
 from parrot_runtime.values import bus
 
-COLLECT = (5_000, 10, 50)
-"""When garbage is looked for. 100,000 calls are a million objects that live long, and a look at all of them
-keeps everything waiting."""
 GRACE_S = 2.0
 HEALTH_S = 0.25
 _STATUS = {
@@ -51,7 +47,6 @@ log = structlog.get_logger()
 def main() -> None:
     """Runs the manager, or its migrations, with the settings of this process."""
     settings = ManagerSettings.load()
-    gc.set_threshold(*COLLECT)
 
     async def run(stop: Stop) -> None:
         if settings.migrate:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from typing import Final
 
 import structlog
 import uvloop
@@ -13,6 +15,10 @@ import uvloop
 from parrot_runtime import telemetry
 from parrot_runtime.errors import Fault
 from parrot_runtime.settings import ServiceSettings
+
+COLLECT: Final = (5_000, 10, 50)
+"""When garbage is looked for. 100,000 calls are a million objects that live long, and a look at all of them
+keeps everything waiting."""
 
 log = structlog.get_logger()
 
@@ -24,13 +30,16 @@ class Stop:
     whatever peer it waits for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_begun: Callable[[], None] = lambda: None) -> None:
+        """`on_begun`: is called once the service serves."""
         self._event = asyncio.Event()
+        self._on_begun = on_begun
         self.has_begun = False
 
     def begun(self) -> None:
         """Says that the service serves: from here on a stop is its own to carry out."""
         self.has_begun = True
+        self._on_begun()
 
     def set(self) -> None:
         """Asks the service to stop."""
@@ -58,6 +67,7 @@ def run_service(
     """
     telemetry.setup_logging(settings, service)
     telemetry.setup_tracing(settings, service, instance)
+    gc.set_threshold(*COLLECT)
     try:
         uvloop.run(_supervised(main))
     except Fault as fault:
@@ -69,6 +79,12 @@ def run_service(
         _exit_with(service, "; ".join(_messages(faults)))
     finally:
         telemetry.shutdown_tracing()
+
+
+def _settle_heap() -> None:
+    """What is there once a service serves stays until it ends: garbage is not looked for in it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _exit_with(service: str, message: str) -> None:
@@ -85,7 +101,7 @@ def _messages(group: BaseExceptionGroup[Fault]) -> list[str]:
 
 
 async def _supervised(main: Callable[[Stop], Coroutine[None, None, None]]) -> None:
-    stop = Stop()
+    stop = Stop(_settle_heap)
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:

@@ -79,9 +79,7 @@ async def test_a_question_that_went_with_the_connection_is_asked_again(nats_url:
         assert bus.client.stats["reconnects"] == 1
 
 
-async def test_a_server_that_says_nothing_is_given_up(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_says_nothing_is_given_up(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus_module, "FLUSH_S", 0.2)
     async with Swallowing(nats_url).listening() as way, connected(way.url, "asker", 5) as bus:
         way.asked = asyncio.Event()

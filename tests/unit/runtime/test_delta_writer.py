@@ -114,4 +114,6 @@ async def test_with_no_interval_each_step_is_sent() -> None:
     async with DeltaWriter(wire.bus(), "e") as writer:
         for offset in range(5):
             append(writer, "v", offset)
-            await eventually(lambda offset=offset: len(wire.messages) == offset + 1)
+            await eventually(lambda: wire.messages)
+            assert [delta.offset_bytes for delta in wire.messages.pop().deltas] == [offset]
+            assert wire.messages == []

@@ -144,8 +144,8 @@ class BackendStats:
         held_tokens: tokens whose KV is held for contexts, shared ones once.
         free_tokens: tokens the KV memory could still take without letting go of what is held.
         step_ms: time of a step that only decodes, lately; 0: none yet.
-        token_ms: by how much a token that is prefilled makes such a step longer; `piece_token_ms`: if it is one
-            of a small piece. 0: it is not known.
+        token_ms: by how much a token that is prefilled makes such a step longer; 0: it is not known.
+        piece_token_ms: the same of a token of a small piece.
     """
 
     running: int

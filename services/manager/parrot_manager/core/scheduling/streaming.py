@@ -86,7 +86,7 @@ def worth(load: EngineLoad, edge: Edge, new_tokens: int, output: Lengths) -> Wor
     prefill_ms = early_tokens / load.pace.prefill_per_ms
     said = load.load
     if said.prefill_token_ms:
-        # What calls took has waits for others in it; alone no prefill takes longer than a step and its tokens.
+        # What calls took has waits for others in it; alone it is no longer than a step and its tokens.
         prefill_ms = min(prefill_ms, said.step_ms + early_tokens * said.prefill_token_ms)
     hidden_ms = min(prefill_ms, edge.remaining_ms)
     slower_ms, harm_ms = 0.0, PIECES_COST * hidden_ms
