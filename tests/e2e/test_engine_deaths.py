@@ -59,8 +59,9 @@ def up(bare: tuple[Up, Event]) -> Up:
 
 @pytest.fixture
 def engines(bare: tuple[Up, Event], tmp_path: Path) -> Iterator[Engines]:
-    """Two engines, of 15 ms a token, for which a prompt is work that is worth hiding."""
+    """Two engines, of 15 ms a token, each a piece, for which a prompt is work that is worth hiding."""
     flags = ["--backend", "sim", "--sim-step-ms", "15", "--sim-prefill-tokens-per-s", "4000"]
+    flags += ["--stream-interval-ms", "0"]
     with attached.engines(*bare, tmp_path, flags, "e-a", "e-b") as found:
         yield found
 

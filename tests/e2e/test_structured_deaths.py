@@ -68,7 +68,8 @@ def engines(bare: tuple[Up, Event], tmp_path: Path) -> Iterator[Engines]:
     """Two engines with a tiny model of random weights: what it writes is held to the form alone."""
     model = write_tiny_model(tmp_path / "tiny")
     flags = ["--backend", "vllm", "--model", str(model), "--dtype", "float32"]
-    flags += ["--kv-cache-mib", "64", "--threads", "1"]
+    # A token is a piece: of larger ones there are too few.
+    flags += ["--kv-cache-mib", "64", "--threads", "1", "--stream-interval-ms", "0"]
     with attached.engines(*bare, tmp_path, flags, "e-a", "e-b", within_s=STARTS_WITHIN_S) as found:
         yield found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -76,7 +77,9 @@ class Service:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
-            os.kill(self._process.pid, number)
+            # One that a signal just ended may be gone before that is known here.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
 
 
 @dataclass(eq=False)

@@ -74,6 +74,11 @@ class Outboxes:
         for session_id in list(self._all):
             await self.quiet(session_id)
 
+    def close(self) -> None:
+        """What is not carried out is dropped, and nothing more is taken."""
+        for outbox in self._all.values():
+            outbox.close()
+
     def forget(self, session_id: str) -> None:
         """A session left memory: what is not carried out is dropped."""
         found = self._all.pop(session_id, None)

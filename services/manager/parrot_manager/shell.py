@@ -73,6 +73,7 @@ async def running(
             yield shell
         finally:
             shell.timers.close()
+            shell.close_outboxes()
             shell.tasks.cancel_all()
             shell.close_history()
 
@@ -163,6 +164,10 @@ class Shell:
             else:
                 # Of a session that is not here, nothing is to be stored first.
                 self._do_now(group)
+
+    def close_outboxes(self) -> None:
+        """Stores nothing more, of what can wait either."""
+        self._outboxes.close()
 
     def close_history(self) -> None:
         """Writes what is left of the history, when one is kept."""
