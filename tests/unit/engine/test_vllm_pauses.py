@@ -193,7 +193,7 @@ def test_nothing_lingers_after_an_output_that_was_read_along(machine: Machine) -
 def test_what_is_held_of_a_prompt_makes_no_room_for_those_that_can_wait(machine: Machine) -> None:
     written(machine, SHARE)
     machine.submit("patient", 4_000)
-    while not machine.turns._pace.owes:
+    while not machine.turns.pace.owes:
         machine.run()
     machine.submit("ahead", 508, **hurried(ahead=True, held_tokens=500))
     assert machine.plan() == 1 + 8

@@ -64,22 +64,20 @@ class Turns:
     """Knows which requests are urgent: those with a limit for the steps in which their output is written.
 
     Fills ahead of such an output are cut, as nobody waits for them yet, but go before all that is not urgent.
+
+    Attributes:
+        pace: what steps cost lately.
     """
 
     def __init__(self, most: int) -> None:
         """`most`: tokens of a step."""
         self._most = most
-        self._pace = StepPace()
+        self.pace = StepPace()
         self._limits: dict[str, Limit] = {}
         self._share = 0.0
         self._spared = False
         self._lingers_until = 0.0
         self._step_ended_at: float | None = None
-
-    @property
-    def pace(self) -> StepPace:
-        """What steps cost lately."""
-        return self._pace
 
     def add(self, name: str, limit: Limit) -> None:
         """A request comes."""
@@ -109,7 +107,7 @@ class Turns:
             self._sit_out(wants.patient if wants.rows else [], step)
             return min(self._most, wants.rows + LEAST_PREFILLED)
         self._share = min((one.beside_share for one in wants.limits if one.beside_share), default=0.0)
-        owes = bool(self._share) and self._pace.owes
+        owes = bool(self._share) and self.pace.owes
         self._spared = bool(wants.urgent_tokens or wants.ahead_tokens) and not self._spared
         self._sit_out(wants.patient if owes or self._spared else [], step)
         if not wants.limits:
@@ -123,9 +121,9 @@ class Turns:
         self._step_ended_at = now if counts else None
         prefilled = _prefilled(output)
         if counts and before is not None:
-            self._pace.note(now - before, sum(prefilled.values()))
-        self._pace.owe(sum(count for name, count in prefilled.items() if name not in self._limits))
-        self._pace.pay(self._share)
+            self.pace.note(now - before, sum(prefilled.values()))
+        self.pace.owe(sum(count for name, count in prefilled.items() if name not in self._limits))
+        self.pace.pay(self._share)
 
     def _look(self, requests: Iterable[Any]) -> _Wants:
         wants = _Wants()
@@ -151,7 +149,7 @@ class Turns:
 
     def _beside(self, wants: _Wants, *, owes: bool) -> int:
         """The tokens that may be prefilled beside outputs with a limit."""
-        tokens = self._pace.prefilled(min(one.step_ms for one in wants.limits), self._most)
+        tokens = self.pace.prefilled(min(one.step_ms for one in wants.limits), self._most)
         if owes:
             # What has not begun and can wait finds no room.
             tokens = min(tokens, wants.ahead_tokens)
